@@ -161,7 +161,7 @@ docs: setup ## Write the generated pages again (tests fail when they are stale)
 	@$(PY) -m devtools.configuration_tables docs/configuration.md
 	@$(PY) -m devtools.doctor_page docs/doctor.md
 	@$(PY) -m tests.attacks.security_page docs/security.md
-	@$(PY) -m tests.unit.metrics_page docs/reference/metrics.md
+	@$(PY) -m tests.worlds.metrics_page docs/reference/metrics.md
 	@$(PY) -m devtools.cli_page docs/reference/cli.md
 	@$(PY) -m devtools.crd_page docs/reference/crds.md
 	@$(PY) -m devtools.chart_schema deploy/helm/mcagent/values.schema.json

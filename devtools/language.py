@@ -1,9 +1,10 @@
-"""Standard language: `python -m devtools.language [--update]` checks the names and words of the product.
+"""Standard language: `python -m devtools.language [--update]` checks the names and words of product and tests.
 
-Three checks: local names that do not say what the value is (EMPTY_NAMES), class names that several modules define,
-and pronouns in place of an actor (VAGUE_WORDS). tests/language/allowed.txt lists the remaining exceptions, with a
-number for each file and word. The list may only shrink: a larger number than listed fails, and so does a smaller
-one until `--update` has lowered the list. `--update` never raises a number.
+Three checks: names of local variables, parameters and fields that do not say what the value is (EMPTY_NAMES);
+class names that several modules of the product define; and pronouns in place of an actor (VAGUE_WORDS).
+tests/language/allowed.txt lists the remaining exceptions, with a number for each file and word. The list may only
+shrink: a larger number than listed fails, and so does a smaller one until `--update` has lowered the list.
+`--update` never raises a number. The last lines are the share of empty names in product and tests.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import ast
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 ALLOWED = "tests/language/allowed.txt"
-OWN = "devtools/language.py"  # which defines the words
-SOURCES = ("mcagent", "flows", "devtools")
+WORD_LISTS = ("devtools/language.py", "tests/unit/test_language.py")  # they define the words, and test them
+PRODUCT = ("mcagent", "flows")
+SOURCES = (*PRODUCT, "devtools", "tests")
 PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs")
 GENERATED = ("docs/reference/", "docs/notes/")  # made from code that is checked itself; measurements of the past
 
@@ -27,7 +29,7 @@ _EMPTY_NAMES = """asked both each every found given had held here kept known lef
 others ours rest said seen several some sought taken that theirs there these they this those told used wanted what
 which who"""
 EMPTY_NAMES = frozenset(_EMPTY_NAMES.split())
-"""Names of local variables that do not say what the value is."""
+"""Names of local variables, parameters and fields that do not say what the value is."""
 
 _VAGUE_WORDS = "anybody anyone everybody everyone nobody somebody someone whoever whom whomever"
 VAGUE_WORDS = frozenset(_VAGUE_WORDS.split())
@@ -38,13 +40,29 @@ _CODE = re.compile(r"`[^`\n]+`")  # of a page: a name, which is checked where it
 Fault = tuple[str, str]  # file, word
 
 
-def empty_names(tree: ast.AST) -> Iterator[str]:
-    """Yield the empty names that functions bind, once for each binding; not parameters."""
+def names(tree: ast.AST) -> Iterator[str]:
+    """Yield the names of local variables, parameters and fields, once for each binding."""
     functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-    nodes = {node for function in functions for node in ast.walk(function)}  # a function may contain another
-    for node in nodes:
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in EMPTY_NAMES:
+    local = {node for function in functions for node in ast.walk(function)}  # a function may contain another
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.ClassDef):
+            targets = (statement.target for statement in node.body if isinstance(statement, ast.AnnAssign))
+            yield from (target.id for target in targets if isinstance(target, ast.Name))
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node in local:
             yield node.id
+
+
+def empty_names(tree: ast.AST) -> Iterator[str]:
+    """Yield the empty names among them."""
+    return (name for name in names(tree) if name in EMPTY_NAMES)
+
+
+def share(trees: Iterable[ast.AST]) -> str:
+    """Return the share of empty names, in percent."""
+    total = Counter(name in EMPTY_NAMES for tree in trees for name in names(tree))
+    return f"{100 * total[True] / max(1, total.total()):.2f} % of {total.total()} names"
 
 
 def vague_words(text: str) -> Iterator[str]:
@@ -70,18 +88,24 @@ def pages(root: Path) -> Iterator[Path]:
                 yield path
 
 
-def all_faults(root: Path = ROOT) -> Counter[Fault]:
+def read_trees(root: Path) -> dict[str, ast.AST]:
+    """Return the parsed modules by path."""
+    paths = (path for source in SOURCES for path in sorted((root / source).rglob("*.py")))
+    return {path.relative_to(root).as_posix(): ast.parse(path.read_text(), str(path)) for path in paths}
+
+
+def below(trees: Mapping[str, ast.AST], *sources: str) -> dict[str, ast.AST]:
+    """Return the modules below some directories."""
+    return {path: tree for path, tree in trees.items() if path.startswith(tuple(f"{name}/" for name in sources))}
+
+
+def all_faults(trees: Mapping[str, ast.AST], root: Path = ROOT) -> Counter[Fault]:
     """Return the number of faults by file and word."""
     faults: Counter[Fault] = Counter()
-    trees: dict[str, ast.AST] = {}
-    for path in (path for source in SOURCES for path in sorted((root / source).rglob("*.py"))):
-        name, text = path.relative_to(root).as_posix(), path.read_text()
-        trees[name] = ast.parse(text, name)
-        words = () if name == OWN else vague_words(text)
-        faults.update((name, word) for word in (*empty_names(trees[name]), *words))
-    faults.update(
-        repeated_classes({name: tree for name, tree in trees.items() if not name.startswith("devtools/")})
-    )
+    for name, tree in trees.items():
+        words = () if name in WORD_LISTS else vague_words((root / name).read_text())
+        faults.update((name, word) for word in (*empty_names(tree), *words))
+    faults.update(repeated_classes(below(trees, *PRODUCT)))
     for page in pages(root):
         name = page.relative_to(root).as_posix()
         faults.update((name, word) for word in vague_words(_CODE.sub("", page.read_text())))
@@ -121,13 +145,16 @@ def main() -> int:
     parser.add_argument("--update", action="store_true", help="lower the numbers of the list")
     options = parser.parse_args()
     path = ROOT / ALLOWED
-    faults = all_faults()
+    trees = read_trees(ROOT)
+    faults = all_faults(trees)
     allowed = read_allowed(path.read_text()) if path.exists() else faults
     if options.update:
         allowed &= faults
         path.write_text(write_allowed(allowed))
     errors = messages(faults, allowed)
     print("\n".join(errors) if errors else f"{allowed.total()} exceptions are left in {ALLOWED}")
+    for title, sources in (("product", PRODUCT), ("devtools", ["devtools"]), ("tests", ["tests"])):
+        print(f"{title}: {share(below(trees, *sources).values())} do not say what the value is")
     return 1 if errors else 0
 
 

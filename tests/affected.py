@@ -83,10 +83,10 @@ AREAS = (
     Area(paths=("devtools/k8s/", "systemd/", "tests/e2e/"), suites=("e2e",)),
     Area(paths=("tests/antrea/",), suites=("antrea",)),
     Area(paths=("tests/lab/test_drain.py", "tests/lab/test_gateways_planned.py"), suites=("planned",)),
-    Area(paths=("devtools/lab/", "devtools/traffic/", "devtools/nodes/", "tests/labs.py"), suites=("lab",)),
+    Area(paths=("devtools/lab/", "devtools/traffic/", "devtools/nodes/", "tests/worlds/labs.py"), suites=("lab",)),
     Area(paths=("docs/tutorials/", "docs/troubleshooting.md"), files=("tests/lab/test_tutorials.py",)),
     Area(
-        paths=("tests/failover", "tests/antrea_failover.py"),
+        paths=("tests/failover_results.py", "tests/worlds/failover.py", "tests/worlds/antrea_failover.py"),
         files=(_FAILOVER, "tests/lab/test_antrea_failover.py"),
     ),
     Area(paths=("tests/kernel/",), kernel=(_MATRIX,)),

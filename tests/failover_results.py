@@ -9,7 +9,7 @@ from typing import Any
 
 from devtools.errors import LabError
 from devtools.traffic.load import percentile
-from tests.failover import INTERVALS, ROWS, Counted, Intervals, Row
+from tests.worlds.failover import INTERVALS, ROWS, Counted, Intervals, Row
 
 # Rounds are combined only if these are equal.
 SAME = ("datapath", "encryption", "translation of CIDRs", "gateways", "workers", "asked")
@@ -29,16 +29,18 @@ class Results:
     def add(self, found: Json) -> None:
         """Take in what is in a file. Raises LabError where it was measured in another way."""
         for other in list_of(found["about"]):
-            for one in self._about[:1]:
+            for paragraph in self._about[:1]:
                 # older files do not record encryption and translation
-                differs = [key for key in SAME if one.get(key, "none") != other.get(key, "none")]
+                differs = [key for key in SAME if paragraph.get(key, "none") != other.get(key, "none")]
                 if differs:
                     raise LabError(f"these were measured with another {' and '.join(differs)}: use another file")
-        self._about += [one for one in list_of(found["about"]) if one not in self._about]
+        self._about += [paragraph for paragraph in list_of(found["about"]) if paragraph not in self._about]
         for result in list_of(found["results"]):
             mine = self.of(str(result["intervals"]))
             for key in ("loads", "problems"):
-                list_of(mine[key]).extend(one for one in list_of(result[key]) if one not in list_of(mine[key]))
+                list_of(mine[key]).extend(
+                    paragraph for paragraph in list_of(result[key]) if paragraph not in list_of(mine[key])
+                )
             mine["rounds made again"] = int(str(mine["rounds made again"])) + int(str(result["rounds made again"]))
             for name, rounds in dict_of(result["rounds"]).items():
                 list_of(dict_of(mine["rounds"]).setdefault(name, [])).extend(rounds)
@@ -69,10 +71,10 @@ def as_text(value: object, depth: int = 0) -> str:
     """Return JSON with a line for each round, so that a version of the file can be compared with another."""
     space = "\n" + " " * (depth + 1)
     if isinstance(value, dict) and "node" not in value:
-        parts = [f"{json.dumps(key)}: {as_text(each, depth + 1)}" for key, each in value.items()]
+        parts = [f"{json.dumps(key)}: {as_text(number, depth + 1)}" for key, number in value.items()]
         return f"{{{space}{(',' + space).join(parts)}}}" if parts else "{}"
     if isinstance(value, list) and value and isinstance(value[0], dict):
-        return f"[{space}{(',' + space).join(as_text(each, depth + 1) for each in value)}]"
+        return f"[{space}{(',' + space).join(as_text(number, depth + 1) for number in value)}]"
     return json.dumps(value)
 
 
@@ -95,14 +97,14 @@ HEAD = (
 
 
 def _numbers(rounds: Sequence[Json], key: str) -> list[float]:
-    return [float(str(one[key])) for one in rounds]
+    return [float(str(measured_round[key])) for measured_round in rounds]
 
 
 def silences(rounds: Sequence[Json]) -> list[float]:
     """Return the longest silence of every TCP connection in every round."""
     found: list[float] = []
-    for one in rounds:
-        tcp = one["tcp"]
+    for measured_round in rounds:
+        tcp = measured_round["tcp"]
         assert isinstance(tcp, dict)
         found += [value for part in tcp.values() for value in part]
     return found
@@ -154,7 +156,7 @@ def table(result: Json) -> Iterator[str]:
 
 def plot(results: Sequence[Json]) -> str:
     """Return an SVG picture: per fault a bar to p99, a mark at p50, a line at what is allowed."""
-    left, right, step, scale = 230, 60, 22, 260
+    margin, right, step, scale = 230, 60, 22, 260
     lines: list[str] = []
     y = 30
     longest = 2.0
@@ -165,29 +167,35 @@ def plot(results: Sequence[Json]) -> str:
             f'<text x="8" y="{y}" class="h">BFD {intervals.name}: {"; ".join(list_of(result["loads"]))}</text>'
         )
         y += step
-        for name, found in rounds.items():
-            if not found:
+        for name, fault_rounds in rounds.items():
+            if not fault_rounds:
                 continue
             row = ROWS[name]
-            values = ends(row, found)
+            values = ends(row, fault_rounds)
             middle, high = percentile(values, 0.5), percentile(values, 0.99)
             limit = row.bound or intervals.bound
             free = row.lossless or bool(row.must)
-            lost = sum(_numbers(found, "lost")) + sum(_numbers(found, "after lost"))
-            good = not lost if row.lossless else free or high <= limit
+            lost_count = sum(_numbers(fault_rounds, "lost")) + sum(_numbers(fault_rounds, "after lost"))
+            good = not lost_count if row.lossless else free or high <= limit
             color = "#3a7" if good else "#c63"
             lines += [
-                f'<text x="{left - 8}" y="{y + 11}" text-anchor="end">{name}</text>',
-                f'<rect x="{left}" y="{y}" width="{scale * min(high, longest):.0f}" height="14" fill="{color}"/>',
-                f'<rect x="{left + scale * min(middle, longest):.0f}" y="{y}" width="3" height="14" fill="#222"/>',
-                f'<text x="{left + scale * min(high, longest) + 8:.0f}" y="{y + 11}">{high:.2f} s</text>',
+                f'<text x="{margin - 8}" y="{y + 11}" text-anchor="end">{name}</text>',
+                (
+                    f'<rect x="{margin}" y="{y}" width="{scale * min(high, longest):.0f}" height="14" '
+                    f'fill="{color}"/>'
+                ),
+                (
+                    f'<rect x="{margin + scale * min(middle, longest):.0f}" y="{y}" width="3" height="14" '
+                    'fill="#222"/>'
+                ),
+                f'<text x="{margin + scale * min(high, longest) + 8:.0f}" y="{y + 11}">{high:.2f} s</text>',
             ]
             if not free and limit <= longest:
-                x = left + scale * limit
+                x = margin + scale * limit
                 lines.append(f'<line x1="{x:.0f}" x2="{x:.0f}" y1="{y - 3}" y2="{y + 17}" class="limit"/>')
             y += step
         y += step
-    width = left + scale * longest + right
+    width = margin + scale * longest + right
     style = "text{font:12px sans-serif;fill:#222}.h{font-weight:bold}.limit{stroke:#c00;stroke-width:2}"
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{y}" viewBox="0 0 {width:.0f} {y}">'

@@ -133,8 +133,8 @@ class Reader:
                 continue
             deadline = time.monotonic() + patience
             while not same(step.output, printed := self.type(step)):
-                wanted = "\n".join(step.output)
-                assert time.monotonic() < deadline, f"{step.text}\n--- page:\n{wanted}\n--- printed:\n{printed}"
+                expected = "\n".join(step.output)
+                assert time.monotonic() < deadline, f"{step.text}\n--- page:\n{expected}\n--- printed:\n{printed}"
                 time.sleep(0.2)  # between two tries of a command, up to the deadline
 
     def type(self, command: Command) -> str:

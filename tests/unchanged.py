@@ -20,7 +20,7 @@ MARKER = "apiserver"
 SOURCES = (
     "devtools/apiserver",
     "devtools/realapi",
-    "tests/apiservers.py",
+    "tests/worlds/apiservers.py",
     "tests/kube/access.py",
     "tests/kube/apiserver",
     "tests/kube/build-apiserver",

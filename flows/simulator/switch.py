@@ -1,14 +1,15 @@
 """A simulated switch: processes a packet by its flows and groups, and records every step.
 
-Owns the semantics of actions and groups. A walk modifies nothing: it returns the resulting connection table. Must
+Owns the semantics of actions. A walk modifies nothing: it returns the resulting connection table. Must
 not know topologies. Semantics: ovs-actions(7), OpenFlow 1.5, ofproto/ofproto-dpif-xlate.c.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from flows import actions as act
 from flows.fields import (
@@ -21,27 +22,21 @@ from flows.fields import (
     CT_RPL,
     CT_STATE,
     CT_ZONE,
-    FIELDS,
     IN_PORT,
-    IP_PROTO,
     IP_TTL,
-    IPV6_DST,
     PORT_CONTROLLER,
     PORT_IN_PORT,
     Bits,
-    HashField,
     MatchField,
 )
-from flows.flow import Bucket, Flow, Group, GroupType
+from flows.flow import Flow, Group, GroupType
 from flows.simulator.conntrack import ConnectionTable, CtRequest, CtResult, MaskedValue
-from flows.simulator.hashing import basis_of, score
+from flows.simulator.groups import MAX_DEPTH, bucket_of
 from flows.simulator.packet import Packet
 from flows.simulator.table import FlowTable
-from flows.simulator.view import State, hashed, packet_of, state_of
+from flows.simulator.view import State, packet_of, state_of
 
-Live = Callable[[int], bool]  # takes a watched port
 _ETHERNET = 14  # bytes of the header
-MAX_DEPTH = 64  # MAX_DEPTH of ofproto-dpif-xlate.c
 _CT_FIELDS = (CT_STATE, CT_ZONE, CT_MARK, CT_LABEL, CT_NW_SRC, CT_NW_DST)
 
 
@@ -100,10 +95,16 @@ class SimulatedSwitch:
         packet: Packet,
         connections: ConnectionTable = ConnectionTable(),  # noqa: B008 - a frozen value
         live: frozenset[int] | None = None,
+        *,
+        table: int = 0,
+        fields: Mapping[MatchField, int] = MappingProxyType({}),
     ) -> SwitchWalk:
-        """Process a packet. `live`: the ports that groups consider live; None means all."""
+        """Process a packet. `live`: the ports that groups consider live; None means all.
+
+        `table`: the first table; `fields`: what earlier tables have set.
+        """
         walker = _Walker(self, connections, live)
-        walker.table(0, _Copy(packet, state_of(packet)), 0)
+        walker.table(table, _Copy(packet, {**state_of(packet), **fields}), 0)
         return SwitchWalk(
             packet=packet,
             steps=tuple(walker.steps),
@@ -112,44 +113,6 @@ class SimulatedSwitch:
             problems=tuple(walker.problems),
             connections=walker.connections,
         )
-
-    def bucket_of(self, group: Group, state: State, live: frozenset[int] | None = None) -> Bucket | None:
-        """Select the bucket of a packet in a group that is not of type all; None if no bucket is live."""
-        usable = usable_buckets(self.groups, group, (lambda _: True) if live is None else live.__contains__)
-        if group.type is not GroupType.SELECT:
-            return usable[0] if usable else None
-        # For a group without fields OVS hashes the fields of the connection, differently in each datapath.
-        chosen = group.fields or tuple(HashField(f, f.full_mask) for f in FIELDS if f.needs)
-        values = (hashed(state, *part) for part in sorted(chosen, key=_hash_order))
-        basis = basis_of(0, (value for value in values if value is not None))
-        best, best_score = None, -1
-        for bucket in usable:
-            bucket_score = score(bucket.bucket_id, bucket.weight, basis)
-            if bucket_score >= best_score:
-                best, best_score = bucket, bucket_score
-        return best
-
-
-def usable_buckets(groups: Mapping[int, Group], group: Group, live: Live) -> tuple[Bucket, ...]:
-    """Return the live buckets of a group; of an indirect one its only, whatever that watches (xlate_all_group)."""
-    if group.type is GroupType.INDIRECT:
-        return group.buckets[:1]
-    return tuple(bucket for bucket in group.buckets if _is_live(groups, bucket, live))
-
-
-def _is_live(groups: Mapping[int, Group], bucket: Bucket, live: Live, depth: int = 0) -> bool:
-    """Tell whether a bucket is live: the watched port or group is, or it watches nothing."""
-    if depth > MAX_DEPTH or (bucket.watch_port is None and bucket.watch_group is None):
-        return depth <= MAX_DEPTH
-    if bucket.watch_port is not None and live(bucket.watch_port):
-        return True
-    group = groups.get(bucket.watch_group) if bucket.watch_group is not None else None
-    return group is not None and any(_is_live(groups, inner, live, depth + 1) for inner in group.buckets)
-
-
-def _hash_order(chosen: HashField) -> tuple[int, bool]:
-    """The order of enum mf_field_id (lib/meta-flow.h): there the IP protocol follows the addresses."""
-    return (IPV6_DST.order, True) if chosen.field is IP_PROTO else (chosen.field.order, False)
 
 
 @dataclass(slots=True)
@@ -261,7 +224,8 @@ class _Walker:
         if group.type is GroupType.ALL:
             chosen = list(group.buckets)
         else:
-            bucket = self.switch.bucket_of(group, copy.state, self.live)
+            live = (lambda _: True) if self.live is None else self.live.__contains__
+            bucket = bucket_of(self.switch.groups, group, copy.state, live)
             chosen = [bucket] if bucket is not None else []
         if not chosen:
             self.drops.append(f"group {number:#x}: no live bucket")

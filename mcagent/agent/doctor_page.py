@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 from mcagent.agent.config import Settings
-from mcagent.api.codec import to_json
+from mcagent.api.codec import from_json, to_json
 from mcagent.api.doctor import NodeReport
+from mcagent.api.status import Status
 from mcagent.http.server import Page
 from mcagent.model.plan import Desired
 
@@ -19,11 +20,9 @@ _QUEUE = 4  # requests handled at the same time
 
 
 class Diagnose(Protocol):
-    """Examines this Node: settings, the page /status and the agent's desired state in, findings out."""
+    """Examines this Node: settings, the agent's status and desired state in, findings out."""
 
-    def __call__(
-        self, settings: Settings, page: Mapping[str, Any], *, desired: Callable[[], Desired | None]
-    ) -> NodeReport:
+    def __call__(self, settings: Settings, status: Status, *, desired: Callable[[], Desired | None]) -> NodeReport:
         """Raises no error."""
 
 
@@ -53,7 +52,7 @@ class DoctorPage:
     def _page(self) -> Page:
         with self._lock:
             if time.monotonic() - self._last[0] >= FRESH:
-                page = json.loads(self._status().body)
-                report = self._diagnose(self._settings(), page, desired=self._desired)
+                status = from_json(Status, json.loads(self._status().body), "the page /status")
+                report = self._diagnose(self._settings(), status, desired=self._desired)
                 self._last = (time.monotonic(), json.dumps(to_json(report)) + "\n")
             return Page(body=self._last[1], content_type="application/json")

@@ -12,13 +12,16 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from mcagent.api.codec import from_json
+from msgspec import ValidationError, structs
+
+from mcagent.api.benchmark import BenchmarkReport, BenchmarkWay
+from mcagent.api.codec import convert, from_json, to_json
 from mcagent.api.status import Status
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.cluster_flags import add_cluster_flags, usual_kubeconfig
@@ -94,11 +97,16 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("benchmark", "", "--from and --to are needed: contexts of the kubeconfig")
     with terminable(), _prepared(args) as pods:
         _agreed(args, limit)
-        rows = _measure(args, *pods)
-    bounds = {"seconds": args.seconds, "limitBitsPerSecond": limit or None}
-    report = {"from": args.source, "to": args.target, **bounds, "ways": rows}
-    print(json.dumps(report, indent=2) if args.output == "json" else text(report))
-    return exit_codes.FAILED if any(row["error"] for row in rows) else exit_codes.OK
+        ways = tuple(_measure(args, *pods))
+    report = BenchmarkReport(
+        source=args.source,
+        target=args.target,
+        seconds=args.seconds,
+        limit_bits_per_second=limit or None,
+        ways=ways,
+    )
+    print(json.dumps(to_json(report), indent=2) if args.output == "json" else text(report))
+    return exit_codes.FAILED if any(way.error for way in ways) else exit_codes.OK
 
 
 def rate_of(words: str) -> int:
@@ -178,65 +186,58 @@ def _prepared(args: argparse.Namespace) -> Iterator[tuple[Pods, Pods]]:
             pods.client.close()
 
 
-def _measure(args: argparse.Namespace, source: Pods, target: Pods) -> list[dict[str, Any]]:
+def _measure(args: argparse.Namespace, source: Pods, target: Pods) -> Iterator[BenchmarkWay]:
     for pods in (source, target):
         pods.remove_earlier()
     _say("starting the server")
     arguments = ["serve", "$(POD_IP)", "--port", str(args.port), "--seconds", str(args.seconds)]
     server = target.wait_running(target.start("server", arguments, node=args.to_node))
-    rows = [_way(source, target.in_other_clusters(server), args, "pod", args.from_node)]
-    rows[0]["encrypted"] = _encryption(source, rows[0]["fromNode"])
+    way = _way(source, target.in_other_clusters(server), args, "pod", args.from_node)
+    yield structs.replace(way, encrypted=_encryption(source, way.from_node))
     if not args.no_underlay:
-        rows.append(_underlay((source, target), arguments, args, rows[0]["fromNode"], server.node))
-    return rows
+        yield _underlay((source, target), arguments, args, way.from_node, server.node)
 
 
 def _underlay(
     both: Sequence[Pods], arguments: Sequence[str], args: argparse.Namespace, here: str, there: str
-) -> dict[str, Any]:
+) -> BenchmarkWay:
     """Measure between the same two Nodes, without tunnels."""
     source, target = both
+    way = BenchmarkWay(way="node", from_node=here, to_node=there)
     if not here:
-        return _row("node", "", there, error="not measured: client Pod not scheduled")
+        return structs.replace(way, error="not measured: client Pod not scheduled")
     try:
         server = target.wait_running(target.start("node-server", arguments, node=there, host=True))
     except McagentError as error:
-        return _row("node", here, there, error=str(error))
+        return structs.replace(way, error=str(error))
     return _way(source, server, args, "node", here)
 
 
-def _way(source: Pods, server: Running, args: argparse.Namespace, way: str, node: str) -> dict[str, Any]:
-    """Measure one way; what goes wrong is told in its row."""
-    _say(f"{way} to {way}, {args.seconds} s")
+def _way(source: Pods, server: Running, args: argparse.Namespace, name: str, node: str) -> BenchmarkWay:
+    """Measure one way; `error` says what fails."""
+    from mcagent.cli.benchmarking.ends import Measured
+
+    _say(f"{name} to {name}, {args.seconds} s")
     bounds = ["--port", str(args.port), "--seconds", str(args.seconds), "--limit", args.limit]
-    name = "client" if way == "pod" else "node-client"
+    pod = "client" if name == "pod" else "node-client"
+    way = BenchmarkWay(way=name, from_node=node, to_node=server.node)
     try:
-        client = source.start(name, ["send", server.address, *bounds], node=node, host=way == "node")
-        client_node, measured = source.wait_result(client, args.seconds)
+        client = source.start(pod, ["send", server.address, *bounds], node=node, host=name == "node")
+        client_node, answer = source.wait_result(client, args.seconds)
+        way = structs.replace(way, from_node=client_node)
+        measured = convert(Measured, answer)
     except McagentError as error:
-        return _row(way, node, server.node, error=str(error))
-    return _row(way, client_node, server.node, measured)
-
-
-def _row(
-    way: str, here: str, there: str, found: Mapping[str, Any] | None = None, error: str = ""
-) -> dict[str, Any]:
-    numbers = ("bits_per_second", "bytes", "seconds", "round_trip_p50", "round_trip_p99")
-    values = {name: (found or {}).get(name) for name in numbers}
-    if found is not None and not all(isinstance(value, int | float) for value in values.values()):
-        error, values = "the Pod's answer is malformed", dict.fromkeys(numbers)
-    return {
-        "way": way,
-        "fromNode": here,
-        "toNode": there,
-        "encrypted": None,
-        "bitsPerSecond": values["bits_per_second"],
-        "bytes": values["bytes"],
-        "seconds": values["seconds"],
-        "roundTripP50Seconds": values["round_trip_p50"],
-        "roundTripP99Seconds": values["round_trip_p99"],
-        "error": error,
-    }
+        return structs.replace(way, error=str(error))
+    except ValidationError:
+        return structs.replace(way, error="the Pod's answer is malformed")
+    return structs.replace(
+        way,
+        bits_per_second=measured.bits_per_second,
+        bytes=measured.bytes,
+        seconds=measured.seconds,
+        round_trip_p50_seconds=measured.round_trip_p50,
+        round_trip_p99_seconds=measured.round_trip_p99,
+    )
 
 
 def _encryption(source: Pods, node: str) -> str | None:
@@ -255,30 +256,30 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def text(found: Mapping[str, Any]) -> str:
+def text(report: BenchmarkReport) -> str:
     """Return it for people."""
     head = ("WAY", "FROM", "TO", "ENCRYPTED", "THROUGHPUT", "SENT", "RTT P50", "RTT P99")
-    lines = table(head, [_cells(row) for row in found["ways"]])
-    lines += ["", *(f"{row['way']}: {row['error']}" for row in found["ways"] if row["error"])]
-    rates = {row["way"]: row["bitsPerSecond"] for row in found["ways"]}
-    if rates.get("pod") and rates.get("node"):
-        lines.append(
-            f"the tunnel carries {100 * rates['pod'] / rates['node']:.0f} % of what the Nodes' network does"
-        )
-    limit = found["limitBitsPerSecond"]
-    if limit and max((rate or 0 for rate in rates.values()), default=0) > 0.9 * limit:
+    lines = table(head, [_cells(way) for way in report.ways])
+    lines += ["", *(f"{way.way}: {way.error}" for way in report.ways if way.error)]
+    rates = {way.way: way.bits_per_second or 0 for way in report.ways}
+    pod, node = (rates.get(name, 0) for name in ("pod", "node"))
+    if pod and node:
+        lines.append(f"the tunnel carries {100 * pod / node:.0f} % of what the Nodes' network does")
+    limit = report.limit_bits_per_second
+    if limit and max(rates.values(), default=0) > 0.9 * limit:
         lines.append(f"--limit caps it: no more than {_rate(limit)} was sent")
     return "\n".join(line.rstrip() for line in lines).rstrip()
 
 
-def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    encrypted = "-" if row["way"] == "node" else row["encrypted"] or "not known"
-    if row["error"]:
-        return (row["way"], row["fromNode"] or "-", row["toNode"] or "-", encrypted, *["-"] * 4)
-    trips = (f"{1000 * row[name]:.2f} ms" for name in ("roundTripP50Seconds", "roundTripP99Seconds"))
+def _cells(way: BenchmarkWay) -> tuple[str, ...]:
+    encrypted = "-" if way.way == "node" else way.encrypted or "not known"
+    place = (way.way, way.from_node or "-", way.to_node or "-", encrypted)
+    if way.error:
+        return (*place, *["-"] * 4)
+    trips = (way.round_trip_p50_seconds or 0, way.round_trip_p99_seconds or 0)
     return (
-        *(row["way"], row["fromNode"], row["toNode"], encrypted, _rate(row["bitsPerSecond"]), size(row["bytes"])),
-        *trips,
+        *(*place, _rate(way.bits_per_second or 0), size(way.bytes or 0)),
+        *(f"{1000 * seconds:.2f} ms" for seconds in trips),
     )
 
 

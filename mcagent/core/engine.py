@@ -22,12 +22,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 P = ParamSpec("P")
 K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")
+V2 = TypeVar("V2")
+V3 = TypeVar("V3")
+V4 = TypeVar("V4")
+V5 = TypeVar("V5")
 
 _ABSENT = object()
 
@@ -104,8 +108,25 @@ class IncrementalEngine:
             results[key] = _with_last_elements(last_results[key], result) if key in last_results else result
         return self._replaced(memory, results)
 
-    def join(self, first: Mapping[K, V], *others: Mapping[K, Any]) -> Mapping[K, tuple[V, *tuple[Any, ...]]]:
-        """Join mappings by the keys of the first one into tuples; None for a key that another mapping lacks."""
+    @overload
+    def join(self, first: Mapping[K, V], second: Mapping[K, V2], /) -> Mapping[K, tuple[V, V2]]: ...
+    @overload
+    def join(
+        self, first: Mapping[K, V], second: Mapping[K, V2], third: Mapping[K, V3], /
+    ) -> Mapping[K, tuple[V, V2, V3]]: ...
+    @overload
+    def join(
+        self, first: Mapping[K, V], second: Mapping[K, V2], third: Mapping[K, V3], fourth: Mapping[K, V4], /
+    ) -> Mapping[K, tuple[V, V2, V3, V4]]: ...
+    @overload
+    def join(
+        self, *mappings: *tuple[Mapping[K, V], Mapping[K, V2], Mapping[K, V3], Mapping[K, V4], Mapping[K, V5]]
+    ) -> Mapping[K, tuple[V, V2, V3, V4, V5]]: ...
+    def join(self, first: Mapping[K, V], *others: Mapping[K, Any]) -> Mapping[K, tuple[Any, ...]]:
+        """Join mappings by the keys of the first one into tuples.
+
+        A value is None for a key that another mapping lacks, which the types do not show.
+        """
         memory = self._memory("join", len(others))
         mappings = (first, *others)
         changes = [self._changed_keys(*pair) for pair in zip(memory.mappings, mappings, strict=False)]

@@ -14,16 +14,9 @@ from functools import cache
 from pathlib import Path
 
 from mcagent.dataplane.main_routes import MainTable, routable
-from mcagent.dataplane.netlink.connection import (
-    RTM_GETROUTE,
-    NetlinkRefusal,
-    NetlinkSocket,
-    attribute,
-    family,
-    pack,
-)
+from mcagent.dataplane.netlink.connection import NetlinkRefusal, NetlinkSocket, attribute
 from mcagent.dataplane.netlink.links import LINK_ALIAS, RawAddress, read_addresses, read_link
-from mcagent.dataplane.netlink.routes import RTA_DST, RTMSG, RTN_UNICAST, RawRoute, next_hops, parse_route
+from mcagent.dataplane.netlink.routes import RTN_UNICAST, RawRoute, next_hops, route_to
 from mcagent.model.config import Config, DatapathChoice
 from mcagent.model.dataplane.facts import POD_DEVICES, SINGLE_DEVICES, DatapathType, Facts
 from mcagent.model.dataplane.wireguard import MAX_DEVICES, device_names
@@ -183,15 +176,12 @@ def leads_to_pod(address: Address, host_port: str) -> bool:
     False for the Node's own addresses, for addresses behind a router, and for routes to the bridge (`host_port`).
     Raises BackendError.
     """
-    header = RTMSG.pack(family(address), 8 * len(address.packed), 0, 0, 0, 0, 0, 0, 0)
     with closing(NetlinkSocket()) as netlink:
-        answer = netlink.get(RTM_GETROUTE, header + pack({RTA_DST: address.packed}))
-        if isinstance(answer, NetlinkRefusal):
-            return False
-        route = parse_route(answer)
-        link = read_link(netlink, index=route.oif) if route.oif else None
+        route = route_to(netlink, address)
+        link = read_link(netlink, index=route.oif) if route is not None and route.oif else None
     return (
-        route.type == RTN_UNICAST
+        route is not None
+        and route.type == RTN_UNICAST
         and next(next_hops(route), None) is None
         and link is not None
         and link.state.name != host_port

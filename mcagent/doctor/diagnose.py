@@ -29,26 +29,21 @@ _DRY_RUN = 5.0  # seconds: time-out for listing objects when the agent does not 
 
 def diagnose(
     settings: Settings,
-    page: Mapping[str, Any] | None,
+    status: Status | None,
     error: str = "",
     progress: Progress = lambda _: None,
     *,
     probed_pod: str = "",
     desired: Callable[[], Desired | None] | None = None,
-    ask: Callable[[], Mapping[str, Any]] | None = None,
+    ask: Callable[[], NodeReport] | None = None,
 ) -> NodeReport:
-    """Examine this Node. `page`: the agent's /status, or None if it does not answer; `error` is the reason then.
+    """Examine this Node. `status`: the agent's, or None if it does not answer; `error` is the reason then.
 
     `ask` returns the agent's page /doctor, or raises McagentError. `probed_pod`, `desired`: see `ExaminedNode`.
 
     Raises no error. Takes a few seconds, and longer only if the kernel or Open vSwitch is slow.
     """
-    began = time.monotonic()
-    try:
-        status = from_json(Status, page, "the agent's status") if page is not None else None
-    except McagentError as failure:
-        status, error = None, str(failure)
-    problems_error = ""
+    began, problems_error = time.monotonic(), ""
     if status is None:
         progress("the agent does not answer: reading objects instead")
         try:
@@ -63,7 +58,7 @@ def diagnose(
         probed_pod=probed_pod,
         problems_error=problems_error,
         desired=desired,
-        agent_report=None if error or ask is None else lambda: from_json(NodeReport, ask(), "the agent's report"),
+        agent_report=None if error else ask,
     )
     findings = examine(Scope.NODE, node)
     return NodeReport(

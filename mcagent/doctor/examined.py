@@ -127,6 +127,6 @@ class ExaminedCluster(Subject):
                 return items
             page["continue"] = token
 
-    def objects(self, cls: type[Obj]) -> list[Obj]:
-        """Return all objects of a kind as structs; none if the server lacks the kind. Raises SourceError."""
-        return [read_as(cls, item) for item in self.items(object_path(cls.KIND, ""))]
+    def objects(self, cls: type[Obj], namespace: str = "", query: Mapping[str, str] | None = None) -> list[Obj]:
+        """Return objects of a kind as structs; none if the server lacks the kind. Raises SourceError."""
+        return [read_as(cls, item) for item in self.items(object_path(cls.KIND, namespace), query)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 from mcagent.kube.errors import ApiGarbageError
 from mcagent.model.api.base import ApiObject
@@ -51,7 +51,7 @@ def object_key(obj: RawObject | ApiObject) -> str:
     return f"{namespace}/{name}" if namespace else name
 
 
-def is_object(obj: object) -> bool:
+def is_object(obj: object) -> TypeGuard[RawObject]:
     """Tell whether something can be an API object: it has a name, and a namespace that is text if any."""
     if not isinstance(obj, dict) or not isinstance(meta := obj.get("metadata"), dict):
         return False
@@ -61,7 +61,7 @@ def is_object(obj: object) -> bool:
 
 def checked_object(answer: object, kind: Kind, where: object) -> RawObject:
     """Return an answer that is an object of a kind, with a version. Raises ApiGarbageError that names `where`."""
-    if isinstance(answer, dict) and is_object(answer) and answer.get("kind") == KINDS[kind].name:
+    if is_object(answer) and answer.get("kind") == KINDS[kind].name:
         version = answer["metadata"].get("resourceVersion")
         if isinstance(version, str) and version:
             return answer

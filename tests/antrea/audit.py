@@ -74,12 +74,12 @@ class AuditLog:
 
     def counted(self, user: str, since: int = 0) -> dict[str, int]:
         """Return how many writes of one account there were after a mark, by verb and resource."""
-        found = (write for write in self.writes(since) if write.user == user)
-        return dict(sorted(Counter(f"{write.verb} {write.resource}" for write in found).items()))
+        writes = (write for write in self.writes(since) if write.user == user)
+        return dict(sorted(Counter(f"{write.verb} {write.resource}" for write in writes).items()))
 
 
 def _write(event: Any) -> Write:
     about = event["objectRef"]
     part = f"/{about['subresource']}" if about.get("subresource") else ""
-    who = event["user"].get("username", "").removeprefix("system:serviceaccount:").replace(":", "/")
-    return Write(who, event["verb"], about["resource"] + part, about.get("name", ""))
+    user = event["user"].get("username", "").removeprefix("system:serviceaccount:").replace(":", "/")
+    return Write(user, event["verb"], about["resource"] + part, about.get("name", ""))

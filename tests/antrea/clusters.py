@@ -16,8 +16,8 @@ from mcagent.kube.errors import ApiRefusalError, ApiUnreachableError
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
 from tests.antrea.audit import AuditLog
-from tests.apiservers import collection
-from tests.objects import Objects
+from tests.worlds.apiservers import collection
+from tests.worlds.objects import Objects
 
 Json = dict[str, Any]
 OURS = "ours"
@@ -105,7 +105,7 @@ class Cluster(Objects):
     def service(self, name: str, addresses: Iterable[str], port: int = 80) -> str:
         """Make a Service with these Pods and return its ClusterIP."""
         ports = [{"name": "http", "port": port, "targetPort": 8080, "protocol": "TCP"}]
-        made = self.put(Kind.SERVICE, name, "default", spec={"ports": ports})
+        service = self.put(Kind.SERVICE, name, "default", spec={"ports": ports})
         self.put(
             Kind.ENDPOINT_SLICE,
             f"{name}-1",
@@ -115,7 +115,7 @@ class Cluster(Objects):
             ports=[{"name": "http", "port": 8080, "protocol": "TCP"}],
             endpoints=[{"addresses": [address], "conditions": {"ready": True}} for address in addresses],
         )
-        return str(made["spec"]["clusterIP"])
+        return str(service["spec"]["clusterIP"])
 
     def pod(self, name: str, labels: Json) -> None:
         """Make a Pod with an address, or give it other labels. There is no kubelet to end it (`delete_pod`)."""
@@ -135,8 +135,8 @@ class Cluster(Objects):
 
     def imported(self, name: str) -> tuple[int, frozenset[str]] | None:
         """Return port and endpoints of an imported Service; None if it is not there."""
-        found = self.get(Kind.SERVICE, names.imported(name), "default")
-        if found is None or self.get(Kind.SERVICE_IMPORT, name, "default") is None:
+        service = self.get(Kind.SERVICE, names.imported(name), "default")
+        if service is None or self.get(Kind.SERVICE_IMPORT, name, "default") is None:
             return None
         slices = [
             address
@@ -145,12 +145,12 @@ class Cluster(Objects):
             for endpoint in item.get("endpoints") or ()
             for address in endpoint["addresses"]
         ]
-        return int(found["spec"]["ports"][0]["port"]), frozenset(slices)
+        return int(service["spec"]["ports"][0]["port"]), frozenset(slices)
 
     def gateways_of(self, cluster_id: str) -> list[str]:
         """Return the gateways that this cluster knows of another."""
-        found = self.get(Kind.CLUSTER_INFO_IMPORT, names.cluster_info(cluster_id), HOME)
-        return [gateway["gatewayIP"] for gateway in found["spec"].get("gatewayInfos") or ()] if found else []
+        info = self.get(Kind.CLUSTER_INFO_IMPORT, names.cluster_info(cluster_id), HOME)
+        return [gateway["gatewayIP"] for gateway in info["spec"].get("gatewayInfos") or ()] if info else []
 
     def join(self, leader: Cluster, cluster_id: str, account: str, *, annotated: bool) -> None:
         """Join the ClusterSet of a leader, with an account as in the guides (before Antrea 2.7: unannotated)."""

@@ -56,7 +56,7 @@ def world(
 ) -> Iterator[World]:
     """Give a ClusterSet with all members in it, as the class has it (`suite.Suite`)."""
     of = request.cls
-    with running(of.LEADER, of.MEMBERS, tmp_path_factory.mktemp("world"), program) as found:
-        found.lead()
-        found.join(found.members)
-        yield found
+    with running(of.LEADER, of.MEMBERS, tmp_path_factory.mktemp("world"), program) as controllers:
+        controllers.lead()
+        controllers.join(controllers.members)
+        yield controllers

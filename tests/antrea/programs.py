@@ -49,7 +49,7 @@ def unpack(version: str, to: Path) -> Path:
 
 def manifests(version: str, role: str) -> list[dict[str, Any]]:
     """Return what the project publishes for a role."""
-    here = directory()
-    assert here is not None
-    text = (here / f"manifests-{version}/antrea-multicluster-{role}.yml").read_text()
-    return [found for found in yaml.safe_load_all(text) if found]
+    root = directory()
+    assert root is not None
+    text = (root / f"manifests-{version}/antrea-multicluster-{role}.yml").read_text()
+    return [manifest for manifest in yaml.safe_load_all(text) if manifest]

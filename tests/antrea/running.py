@@ -23,8 +23,8 @@ from mcagent.kube.client import Client
 from mcagent.model.objects import Kind
 from tests.antrea.clusters import AREA, CRD, NAMESPACE, OURS, Cluster, Json
 from tests.antrea.programs import manifests
-from tests.antrea_crds import definition
-from tests.controllers import Controller, controller
+from tests.worlds.antrea_crds import definition
+from tests.worlds.controllers import Controller, controller
 
 _FIRST = ("Namespace", CRD)
 _NOT_APPLIED = ("ConfigMap", "Deployment", "PodDisruptionBudget")
@@ -53,19 +53,19 @@ class Controllers:
         self._ports: dict[tuple[str, str], int] = {}  # of webhooks, by whose and role
         self.ours: dict[str, Controller] = {}  # those of ours that have run last, by role
 
-    def install(self, who: str, role: str, *, crds: bool = True, must_answer: bool = True) -> None:
+    def install(self, account: str, role: str, *, crds: bool = True, must_answer: bool = True) -> None:
         """Apply what a project ships for a role; its webhooks are asked on a port of this machine.
 
         Without `must_answer` what they would judge passes while nobody answers (failurePolicy Ignore).
         """
-        cluster, port = self.cluster, self._ports.setdefault((who, role), free_port())
+        cluster, port = self.cluster, self._ports.setdefault((account, role), free_port())
         if role == "leader":
             cluster.put(Kind.NAMESPACE, AREA)  # Antrea's guide makes it by hand
-        if who == OURS:
+        if account == OURS:
             parts = {Part(role), Part.CRDS, Part.ADMISSION_POLICIES}
             shipped = objects(parts, Site(config={Part(role): self._settings | _CONSENT}))
         else:
-            shipped = manifests(who, role)
+            shipped = manifests(account, role)
         shipped += [definition(kind) for kind in _ANTREA if role == "member"]
         for manifest in sorted(shipped, key=lambda manifest: manifest["kind"] not in _FIRST):
             if manifest["kind"] in _NOT_APPLIED or (manifest["kind"] == CRD and not crds):
@@ -122,7 +122,7 @@ class Controllers:
                 self._run_theirs(stack, who, role, kubeconfig, settings)
             self._running[role] = stack.pop_all()
 
-    def _run_theirs(self, stack: ExitStack, who: str, role: str, kubeconfig: Path, settings: Json) -> None:
+    def _run_theirs(self, stack: ExitStack, account: str, role: str, kubeconfig: Path, settings: Json) -> None:
         assert self._program is not None
         health, directory = f"127.0.0.1:{free_port()}", self.cluster.directory
         config = {
@@ -130,7 +130,7 @@ class Controllers:
             "kind": "MultiClusterConfig",
             "health": {"healthProbeBindAddress": health},
             "metrics": {"bindAddress": "0"},
-            **({"leaderElection": {"leaderElect": False}} if who.startswith("v1.") else {}),
+            **({"leaderElection": {"leaderElect": False}} if account.startswith("v1.") else {}),
             **settings,
         }
         file, log = directory / f"antrea-{role}.yaml", directory / f"antrea-{role}.log"
@@ -141,7 +141,7 @@ class Controllers:
         environ = {"KUBECONFIG": str(kubeconfig), "POD_NAMESPACE": NAMESPACE[role], "POD_NAME": f"mc-{role}"}
         with log.open("ab") as out:
             process = subprocess.Popen(
-                [*argv, str(self._program(who)), role, f"--config={file}"],
+                [*argv, str(self._program(account)), role, f"--config={file}"],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
@@ -169,9 +169,9 @@ class Controllers:
             self.end(role)
 
 
-def account(who: str) -> str:
+def account(account: str) -> str:
     """Return the ServiceAccount that a project's controllers have."""
-    return "mcagent-controller" if who == OURS else "antrea-mc-controller"
+    return "mcagent-controller" if account == OURS else "antrea-mc-controller"
 
 
 def checked(cluster: Cluster, role: str) -> list[Finding]:

@@ -26,8 +26,8 @@ class Suite:
 
     def test_cluster_information_goes_everywhere(self, world: World) -> None:
         """Each cluster knows the others' networks and gateways."""
-        for here, other in world.pairs():
-            found = here.cluster.get(Kind.CLUSTER_INFO_IMPORT, names.cluster_info(other.name), HOME)["spec"]
+        for member, other in world.pairs():
+            found = member.cluster.get(Kind.CLUSTER_INFO_IMPORT, names.cluster_info(other.name), HOME)["spec"]
             assert found["serviceCIDR"] == other.cluster.service_cidr
             assert found["podCIDRs"] == [other.cluster.pod_cidr]
             assert [item["gatewayIP"] for item in found["gatewayInfos"]] == [other.gateway(1)]
@@ -35,10 +35,10 @@ class Suite:
     def test_services_go_everywhere(self, world: World) -> None:
         """An export, another port, no endpoint, one again, and no export any more: the other clusters follow."""
 
-        def everywhere(condition: Callable[[Cluster, str, str], bool], what: str) -> None:
+        def everywhere(condition: Callable[[Cluster, str, str], bool], title: str) -> None:
             for here, other in world.pairs():
                 name = f"of-{other.name}"
-                soon(partial(condition, here.cluster, name, address[name]), f"{name} {what} in {here.name}")
+                soon(partial(condition, here.cluster, name, address[name]), f"{name} {title} in {here.name}")
 
         address = {}
         for member in world.members:
@@ -70,10 +70,14 @@ class Suite:
         everybody = set(address.values())
 
         def has_others(member: Member, but: str = "") -> bool:
-            found = member.cluster.imported("shared")
-            others = {ip for name, ip in address.items() if name not in (member.name, but)}
+            imported = member.cluster.imported("shared")
+            other_addresses = {ip for name, ip in address.items() if name not in (member.name, but)}
             # Its own endpoints a cluster of ours has by its own Pods.
-            return found is not None and found[0] == 80 and found[1] & everybody - {address[member.name]} == others
+            return (
+                imported is not None
+                and imported[0] == 80
+                and imported[1] & everybody - {address[member.name]} == other_addresses
+            )
 
         for member in world.members:
             soon(partial(has_others, member), f"{member.name} to have all endpoints of the others")
@@ -91,17 +95,17 @@ class Suite:
             for member in world.members:
                 member.cluster.node(f"node-{active}", member.gateway(active), gateway=True)
                 member.cluster.node(f"node-{other}", member.gateway(other), gateway=False)
-            for here, there in world.pairs():
-                moved = there.gateway(active)
+            for importing, exporting in world.pairs():
+                moved = exporting.gateway(active)
                 soon(
-                    lambda h=here, t=there, m=moved: h.cluster.gateways_of(t.name) == [m],  # type: ignore[misc]
-                    f"{here.name} to know the gateway {moved} of {there.name}",
+                    lambda h=importing, t=exporting, m=moved: h.cluster.gateways_of(t.name) == [m],  # type: ignore[misc]
+                    f"{importing.name} to know the gateway {moved} of {exporting.name}",
                 )
 
     def test_wireguard_keys_go_everywhere_and_are_sent_once(self, world: World) -> None:
         """A gateway's key reaches all; what CRDs of others drop is written once, told, and not written again."""
         keys = {member.name: _key(number) for number, member in enumerate(world.members)}
-        ours = {member.name: member for member in world.members if member.ours}
+        members_of_ours = {member.name: member for member in world.members if member.ours}
         marks = world.area.audit.mark()
         for member in world.members:
             more = {"nextPublicKey": _key(9), "port": 51899} if member.ours else {}
@@ -114,7 +118,7 @@ class Suite:
                 lambda h=here, o=other: _key_of(h.cluster, o.name) == keys[o.name],  # type: ignore[misc]
                 f"{here.name} to have the key of {other.name}",
             )
-        for name, member in ours.items():
+        for name, member in members_of_ours.items():
             reconciled = partial(_reconciled, member)
             before = reconciled()
             soon(lambda r=reconciled, b=before: r() >= b + 3, "it to be looked at again")  # type: ignore[misc]
@@ -174,17 +178,17 @@ class Suite:
 
     def test_members_leave_and_join_again(self, world: World) -> None:
         """What a member exported is gone everywhere and comes back with it, and so does what it imports."""
-        east, *others = world.members
+        east, *other_members = world.members
         address = {}
-        for member in others:
+        for member in other_members:
             address[member.name] = member.cluster.service(f"stays-{member.name}", ["10.201.1.5"])
             member.cluster.export(f"stays-{member.name}")
-        for member in others:
+        for member in other_members:
             name = f"stays-{member.name}"
             soon(partial(has, east.cluster, name, address[member.name]), f"{name} to be imported")
-        for member in others:
+        for member in other_members:
             member.leave()
-        for member in others:
+        for member in other_members:
             soon(partial(_not, world.on_leader, f"{member.name}-"), f"all of {member.name} to leave the leader")
             soon(partial(gone, east.cluster, f"stays-{member.name}"), "the import to be gone")
             soon(partial(_not, east.cluster.gateways_of, member.name), f"{member.name}'s gateways to be forgotten")
@@ -193,14 +197,14 @@ class Suite:
             if member.who.startswith("v2"):  # docs/antrea.md: since it has joined once, it imports nothing else
                 member.end()
                 member.run()
-        world.join(others)
+        world.join(other_members)
         heard = world.heartbeats()
-        for member in others:
+        for member in other_members:
             name = f"stays-{member.name}"
             soon(partial(has, east.cluster, name, address[member.name]), f"{name} to be imported again")
         late = east.cluster.service("late", ["10.200.1.5"])
         east.cluster.export("late")
-        for member in others:
+        for member in other_members:
             soon(partial(has, member.cluster, "late", late), f"{member.name} to import what is new")
         soon(lambda: all(world.heartbeats()[who] != heard[who] for who in heard), "another heartbeat of each")
 
@@ -225,14 +229,14 @@ def has(cluster: Cluster, name: str, address: str, port: int = 80) -> bool:
 
 def without_endpoints(cluster: Cluster, name: str, address: str = "") -> bool:
     """Tell whether nothing leads to a Service any more: Antrea's controllers delete it, ours keep it."""
-    found = cluster.imported(name)
-    return found is None or not found[1]
+    service = cluster.imported(name)
+    return service is None or not service[1]
 
 
 def gone(cluster: Cluster, name: str, address: str = "") -> bool:
     """Tell whether nothing of an import is left."""
-    made = (Kind.SERVICE, names.imported(name)), (Kind.SERVICE_IMPORT, name)
-    return all(cluster.get(kind, found, "default") is None for kind, found in made)
+    kinds = (Kind.SERVICE, names.imported(name)), (Kind.SERVICE_IMPORT, name)
+    return all(cluster.get(kind, obj, "default") is None for kind, obj in kinds)
 
 
 def _not(function: Callable[..., object], *arguments: object) -> bool:
@@ -244,8 +248,8 @@ def _key(number: int) -> str:
 
 
 def _key_of(cluster: Cluster, cluster_id: str) -> str | None:
-    found = cluster.get(Kind.CLUSTER_INFO_IMPORT, names.cluster_info(cluster_id), HOME)
-    key: str | None = found["spec"].get("wireGuard", {}).get("publicKey")
+    info = cluster.get(Kind.CLUSTER_INFO_IMPORT, names.cluster_info(cluster_id), HOME)
+    key: str | None = info["spec"].get("wireGuard", {}).get("publicKey")
     return key
 
 

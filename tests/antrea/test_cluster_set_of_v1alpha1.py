@@ -28,5 +28,5 @@ def test_the_cluster_id_is_filled_in(program: Callable[[str], Path], tmp_path: P
         )
         soon(lambda: world.ready() == (1, 1), "the leader to count it as ready", READY)
         soon(world.members[0].ready, "the member to be ready")
-        found = east.get(Kind.CLUSTER_SET, SET, HOME)
-        assert found["spec"] == {"clusterID": "east", "namespace": AREA, "leaders": [access]}
+        cluster_set = east.get(Kind.CLUSTER_SET, SET, HOME)
+        assert cluster_set["spec"] == {"clusterID": "east", "namespace": AREA, "leaders": [access]}

@@ -16,8 +16,8 @@ from tests.antrea.programs import VERSIONS, manifests
 @pytest.mark.parametrize("role", ControllerRole)
 def test_the_configuration_of_the_manifests_is_taken(version: str, role: ControllerRole) -> None:
     """Host bits, feature gates and empty values are no errors; what is ignored is told."""
-    found = manifests(version, role)
-    maps = [read_as(ConfigMap, item) for item in found if item["kind"] == "ConfigMap"]
+    documents = manifests(version, role)
+    maps = [read_as(ConfigMap, item) for item in documents if item["kind"] == "ConfigMap"]
     assert maps
     said = check(role, Objects(namespace=NAMESPACE[role], config_maps=maps))
     about = [item for item in said if item.about.startswith("ConfigMap ")]

@@ -46,23 +46,23 @@ def everywhere(world: World, name: str) -> None:
 def said_to(member: Member, leader: Cluster, name: str) -> str:
     """Return what a leader of ours says of a member's endpoints: to ours at its ServiceExport, too."""
     if member.ours:
-        found = member.cluster.get(Kind.SERVICE_EXPORT, name, "default")
+        export = member.cluster.get(Kind.SERVICE_EXPORT, name, "default")
     else:
-        found = leader.get(Kind.RESOURCE_EXPORT, names.endpoints_export(member.name, "default", name), AREA)
-    conditions: list[Json] = (found or {}).get("status", {}).get("conditions", [])
+        export = leader.get(Kind.RESOURCE_EXPORT, names.endpoints_export(member.name, "default", name), AREA)
+    conditions: list[Json] = (export or {}).get("status", {}).get("conditions", [])
     return " ".join(item.get("message", "") for item in conditions if item["status"] == "False")
 
 
 def events(cluster: Cluster, name: str) -> str:
     """Return what Events say of an imported Service."""
-    found = cluster.client.request("GET", object_path(Kind.EVENT, "default"))["items"]
-    return " ".join(item["message"] for item in found if item["involvedObject"]["name"] == names.imported(name))
+    events = cluster.client.request("GET", object_path(Kind.EVENT, "default"))["items"]
+    return " ".join(item["message"] for item in events if item["involvedObject"]["name"] == names.imported(name))
 
 
 def doctor_says(cluster: Cluster) -> bool:
     """Tell whether `mcagent doctor` names the key."""
-    seen = ExaminedCluster(cluster.client, Config(node_name="any"))
-    return any(KEY in finding.do for finding in run(exports.CHECK, exports.examine, seen))
+    examined = ExaminedCluster(cluster.client, Config(node_name="any"))
+    return any(KEY in finding.do for finding in run(exports.CHECK, exports.examine, examined))
 
 
 @pytest.mark.parametrize(
@@ -78,12 +78,12 @@ def test_pods_that_are_reached_without_tunnels(
         export(world, "web")
         for member in world.members:
             if leader == OURS:
-                told = partial(said_to, member, world.area, f"web-{member.name}")
+                conditions_of = partial(said_to, member, world.area, f"web-{member.name}")
             elif member.ours:
-                told = partial(events, member.cluster, f"web-{world.members[0].name}")
+                conditions_of = partial(events, member.cluster, f"web-{world.members[0].name}")
             else:
                 continue
-            soon(lambda t=told: KEY in t(), f"{member.name} to be told {KEY}")  # type: ignore[misc]
+            soon(lambda t=conditions_of: KEY in t(), f"{member.name} to be told {KEY}")  # type: ignore[misc]
             if member.ours:
                 soon(partial(doctor_says, member.cluster), f"the doctor to name {KEY}")
         warned = [item.text for item in checked(world.area, "leader") if item.about.startswith("cluster ")]

@@ -30,8 +30,8 @@ def numbers(cluster: Cluster) -> dict[str, int]:
 
 def known(world: World, *pods: Json) -> bool:
     """Tell whether all clusters know these labels, by the same numbers."""
-    found = [[numbers(member.cluster).get(text(pod)) for pod in pods] for member in world.members]
-    return None not in found[0] and found.count(found[0]) == len(found)
+    numbers_known = [[numbers(member.cluster).get(text(pod)) for pod in pods] for member in world.members]
+    return None not in numbers_known[0] and numbers_known.count(numbers_known[0]) == len(numbers_known)
 
 
 def exported(world: World, cluster_id: str, pod: Json) -> bool:

@@ -79,15 +79,15 @@ def beating(area: Cluster, member: str) -> Iterator[None]:
         thread.join()
 
 
-def start(found: Controllers, who: str, role: str, *, crds: bool = True) -> None:
+def start(controllers: Controllers, account: str, role: str, *, crds: bool = True) -> None:
     """Start a controller as docs/antrea.md has it: its webhooks must be asked only once it answers them."""
-    found.install(who, role, crds=crds, must_answer=False)
-    found.run(who, role)
-    soon(found.trusted, "the webhooks to have a certificate")
-    found.install(who, role, crds=crds)
+    controllers.install(account, role, crds=crds, must_answer=False)
+    controllers.run(account, role)
+    soon(controllers.trusted, "the webhooks to have a certificate")
+    controllers.install(account, role, crds=crds)
 
 
-def replace(cluster: Cluster, found: Controllers, role: str) -> dict[str, int]:
+def replace(cluster: Cluster, controllers: Controllers, role: str) -> dict[str, int]:
     """Do what the check says, stop Antrea's controller, start ours; return what ours has written."""
     for finding in to_do(cluster, role):  # here, where no Deployment runs it
         kind, name = finding.about.split()
@@ -104,29 +104,29 @@ def replace(cluster: Cluster, found: Controllers, role: str) -> dict[str, int]:
             assert finding.command == f"kubectl delete {kind.lower()} {name}"
             cluster.delete(Kind(kind), name)
     assert to_do(cluster, role) == []
-    found.end(role)
+    controllers.end(role)
     mark = cluster.audit.mark()
-    start(found, OURS, role)
-    soon(found.ours[role].idle, f"our {role} to come to rest")
+    start(controllers, OURS, role)
+    soon(controllers.ours[role].idle, f"our {role} to come to rest")
     return cluster.audit.counted(f"{NAMESPACE[role]}/mcagent-controller", mark)
 
 
-def put_back(cluster: Cluster, found: Controllers, version: str, role: str) -> None:
+def put_back(cluster: Cluster, controllers: Controllers, version: str, role: str) -> None:
     """Do what docs/antrea.md says about the way back."""
-    found.remove_hooks()
-    found.end(role)
+    controllers.remove_hooks()
+    controllers.end(role)
     if role == "member":
-        held = cluster.get(Kind.CLUSTER_SET, SET, HOME)["metadata"]["finalizers"]
-        rest = [text for text in held if text != names.MEMBER_FINALIZER] or None
-        cluster.patch(Kind.CLUSTER_SET, SET, HOME, {"metadata": {"finalizers": rest}})
-    start(found, version, role, crds=False)  # ours stay: what is stored as v1beta1 has to be served
+        finalizers = cluster.get(Kind.CLUSTER_SET, SET, HOME)["metadata"]["finalizers"]
+        name = [text for text in finalizers if text != names.MEMBER_FINALIZER] or None
+        cluster.patch(Kind.CLUSTER_SET, SET, HOME, {"metadata": {"finalizers": name}})
+    start(controllers, version, role, crds=False)  # ours stay: what is stored as v1beta1 has to be served
 
 
-def follows(here: Cluster, there: Cluster, name: str) -> str:
+def follows(importing: Cluster, exporting: Cluster, name: str) -> str:
     """Export another Service, wait until it is imported, and return its ClusterIP."""
-    address = here.service(name, ["10.200.1.9"])
-    here.export(name)
-    soon(partial(has, there, name, address), f"{name} to be imported", READY)
+    address = importing.service(name, ["10.200.1.9"])
+    importing.export(name)
+    soon(partial(has, exporting, name, address), f"{name} to be imported", READY)
     return address
 
 
@@ -143,8 +143,8 @@ def test_there_and_back(version: str, program: Callable[[str], Path], tmp_path: 
 
         def as_before() -> None:
             """All that was there before the first step is there, with its uid."""
-            found = uids(world)
-            assert {key: found.get(key) for key in before} == before
+            uids_before = uids(world)
+            assert {key: uids_before.get(key) for key in before} == before
             assert has(b, "of-a", kept["of-a"])
             assert has(a, "of-b", kept["of-b"])
 
@@ -152,7 +152,7 @@ def test_there_and_back(version: str, program: Callable[[str], Path], tmp_path: 
             written = replace(a, east.controllers, "leader")
         print("written by the leader of ours:", written)
         first = world.heartbeats()
-        soon(lambda: all(world.heartbeats()[who] != first[who] for who in first), "a heartbeat of each", READY)
+        soon(lambda: all(world.heartbeats()[name] != first[name] for name in first), "a heartbeat of each", READY)
         soon(lambda: world.ready() == (2, 2), "both to be ready", READY)
         assert uids(world) == before
         assert not [key for key in written if key.startswith(("create resource", "delete"))]
@@ -178,7 +178,7 @@ def test_there_and_back(version: str, program: Callable[[str], Path], tmp_path: 
         with beating(a, "west"):
             put_back(a, east.controllers, version, "leader")
         first = world.heartbeats()
-        soon(lambda: all(world.heartbeats()[who] != first[who] for who in first), "a heartbeat of each", READY)
+        soon(lambda: all(world.heartbeats()[name] != first[name] for name in first), "a heartbeat of each", READY)
         follows(b, a, "last-b")
         as_before()
         b.delete(Kind.SERVICE_EXPORT, "last-b", "default")
@@ -199,9 +199,9 @@ def test_there_and_back(version: str, program: Callable[[str], Path], tmp_path: 
         assert west.controllers.ours["member"].process.poll() is None  # until here it was there to leave
         soon(lambda: not world.on_leader("west-"), "all of west to leave the leader")
         soon(partial(gone, a, "end-b"), "end-b to go")
-        left = [item["metadata"]["name"] for item in b.client.request("GET", CRDS)["items"]]
+        names = [item["metadata"]["name"] for item in b.client.request("GET", CRDS)["items"]]
         ours = {f"{KINDS[kind].plural}.{KINDS[kind].group}" for kind in (Kind.CLUSTER_SET, Kind.SERVICE_EXPORT)}
-        assert not ours & set(left)
+        assert not ours & set(names)
         assert [item["metadata"]["name"] for item in b.items(Kind.SERVICE, "default") if _imported(item)] == []
 
 

@@ -41,8 +41,8 @@ class Member:
 
     def ready(self) -> bool:
         """Tell whether its ClusterSet says that it is ready."""
-        found = self.cluster.get(Kind.CLUSTER_SET, SET, HOME).get("status", {}).get("conditions", [])
-        return any(item["type"] == "Ready" and item["status"] == "True" for item in found)
+        conditions = self.cluster.get(Kind.CLUSTER_SET, SET, HOME).get("status", {}).get("conditions", [])
+        return any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
 
     def end(self) -> None:
         """Stop the controller."""
@@ -103,8 +103,8 @@ class World:
 
     def ready(self) -> tuple[int, int]:
         """Return how many members the leader counts as ready, of how many."""
-        found = (self.area.get(Kind.CLUSTER_SET, SET, AREA) or {}).get("status", {})
-        return found.get("readyClusters", 0), found.get("totalClusters", 0)
+        conditions = (self.area.get(Kind.CLUSTER_SET, SET, AREA) or {}).get("status", {})
+        return conditions.get("readyClusters", 0), conditions.get("totalClusters", 0)
 
     def lead(self) -> None:
         """Make the leader's ClusterSet."""
@@ -133,8 +133,8 @@ class World:
     def on_leader(self, text: str) -> list[str]:
         """Return the names of exports and imports on the leader that contain a text."""
         kinds = (Kind.RESOURCE_EXPORT, Kind.RESOURCE_IMPORT)
-        found = [item["metadata"]["name"] for kind in kinds for item in self.area.items(kind, AREA)]
-        return [name for name in found if text in name]
+        names = [item["metadata"]["name"] for kind in kinds for item in self.area.items(kind, AREA)]
+        return [name for name in names if text in name]
 
     def heartbeats(self) -> dict[str, str]:
         """Return when each member was heard of last."""
@@ -157,13 +157,13 @@ def running(
     world = World(leader, members)
 
     def start(member: Member) -> None:
-        cluster, found = member.cluster, member.controllers
+        cluster, controllers = member.cluster, member.controllers
         cluster.start()
         roles = [("leader", leader), ("member", member.who)] if member is members[0] else [("member", member.who)]
         for role, who in roles:
-            found.install(who, role)
+            controllers.install(who, role)
         for role, who in roles:
-            found.run(who, role)
+            controllers.run(who, role)
         cluster.node("node-1", member.gateway(1), gateway=True)
         cluster.node("node-2", member.gateway(2), gateway=False)
 

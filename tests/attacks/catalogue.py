@@ -75,8 +75,8 @@ class Shown:
 
 def attack(group: Group, attacker: Attacker, *, wants: str, stopped_by: str) -> Callable[[_Test], _Test]:
     """Mark a test as one attack."""
-    said = Attack(group=group, attacker=attacker, wants=wants, stopped_by=stopped_by)
-    return pytest.mark.attack(said)
+    attack = Attack(group=group, attacker=attacker, wants=wants, stopped_by=stopped_by)
+    return pytest.mark.attack(attack)
 
 
 def attack_of(test: Callable[..., Any]) -> Attack | None:
@@ -96,6 +96,8 @@ def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
 
 def shown() -> list[Shown]:
     """Return all attacks, by group, in the order of the tests."""
-    found = [Shown(attack=said, test=name) for name, test in functions() if (said := attack_of(test)) is not None]
+    all_shown = [
+        Shown(attack=attack, test=name) for name, test in functions() if (attack := attack_of(test)) is not None
+    ]
     order = list(Group)
-    return sorted(found, key=lambda one: order.index(one.attack.group))
+    return sorted(all_shown, key=lambda one: order.index(one.attack.group))

@@ -1,4 +1,4 @@
-"""Attacks have the labs of `tests.labs` and the API servers of `tests.apiservers`, and each says what it is."""
+"""Attacks have the labs and API servers of `tests/worlds`, and each says what it is."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.apiservers import (
+from tests.worlds.apiservers import (
     _servers,
     cluster,
     pytest_configure,
@@ -14,7 +14,7 @@ from tests.apiservers import (
     pytest_terminal_summary,
     server,
 )
-from tests.labs import make_lab, pytest_runtest_makereport, settled
+from tests.worlds.labs import make_lab, pytest_runtest_makereport, settled
 
 __all__ = [
     "_servers",
@@ -31,7 +31,7 @@ __all__ = [
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what needs a lab."""
-    here = Path(__file__).parent
+    directory = Path(__file__).parent
     for item in items:
-        if here in item.path.parents and "make_lab" in getattr(item, "fixturenames", ()):
+        if directory in item.path.parents and "make_lab" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.lab)

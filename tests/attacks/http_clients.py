@@ -53,17 +53,17 @@ def get(
     port: int, path: str, token: str = "", *, tls: bool = False, timeout: float = 5.0, method: str = "GET"
 ) -> tuple[int, str]:
     """Ask as a rightful client does; return status and body. Raises OSError, http.client.HTTPException."""
-    made = (
+    connection = (
         http.client.HTTPSConnection("127.0.0.1", port, timeout=timeout, context=unverified())
         if tls
         else http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
     )
     try:
-        made.request(method, path, headers={"Authorization": f"Bearer {token}"} if token else {})
-        answer = made.getresponse()
+        connection.request(method, path, headers={"Authorization": f"Bearer {token}"} if token else {})
+        answer = connection.getresponse()
         return answer.status, answer.read().decode()
     finally:
-        made.close()
+        connection.close()
 
 
 def status_of(port: int, request: str, **headers: str) -> int:
@@ -80,24 +80,24 @@ def connect(port: int, source: str = ATTACKER) -> socket.socket:
 
 def crowd(port: int, count: int) -> list[socket.socket]:
     """Return many connections of the attacker, begun all at once: some are made, others wait for the server."""
-    made = []
+    sockets = []
     for _ in range(count):
-        one = socket.socket()
-        one.setblocking(False)
-        one.bind((ATTACKER, 0))
-        one.connect_ex(("127.0.0.1", port))
-        made.append(one)
-    return made
+        sock = socket.socket()
+        sock.setblocking(False)
+        sock.bind((ATTACKER, 0))
+        sock.connect_ex(("127.0.0.1", port))
+        sockets.append(sock)
+    return sockets
 
 
 def exchange(port: int, request: bytes, *, tls: bool = False) -> bytes:
     """Send bytes and return all that comes back until the server closes."""
     raw = connect(port)
-    with unverified().wrap_socket(raw) if tls else raw as made:
+    with unverified().wrap_socket(raw) if tls else raw as stream:
         found = b""
         with suppress(OSError):
-            made.sendall(request)
-            while data := made.recv(65536):
+            stream.sendall(request)
+            while data := stream.recv(65536):
                 found += data
         return found
 
@@ -122,26 +122,26 @@ class Idle:
             one.close()
 
     def _make(self) -> socket.socket:
-        made = connect(self._port)
+        sock = connect(self._port)
         with suppress(OSError):
-            made.sendall(self._begin)
-        return made
+            sock.sendall(self._begin)
+        return sock
 
     def _run(self) -> None:
         """Drip, and come back as soon as a connection has ended: an attacker does not give up."""
         while not self._stopping.wait(0.1):
-            for index, one in enumerate(self.made):
+            for index, sock in enumerate(self.made):
                 try:
                     if self._drip:
-                        one.sendall(self._drip)
-                    one.setblocking(False)
-                    gone = one.recv(4096) == b""
+                        sock.sendall(self._drip)
+                    sock.setblocking(False)
+                    gone = sock.recv(4096) == b""
                 except BlockingIOError:
                     gone = False
                 except OSError:
                     gone = True
-                one.settimeout(10)
+                sock.settimeout(10)
                 if gone and not self._stopping.is_set():
-                    one.close()
+                    sock.close()
                     with suppress(OSError):
                         self.made[index] = self._make()

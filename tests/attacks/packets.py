@@ -25,16 +25,16 @@ def listening(namespace: str, port: int, kind: int = socket.SOCK_STREAM) -> Iter
     """Give a socket that listens on every address of a namespace, as kubelet does on a Node."""
 
     def open_() -> socket.socket:
-        one = socket.socket(socket.AF_INET, kind)
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        one.bind(("", port))
+        sock = socket.socket(socket.AF_INET, kind)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(("", port))
         if kind == socket.SOCK_STREAM:
-            one.listen(64)
-        one.setblocking(False)
-        return one
+            sock.listen(64)
+        sock.setblocking(False)
+        return sock
 
-    with netns.call(namespace, open_) as one:
-        yield one
+    with netns.call(namespace, open_) as sock:
+        yield sock
 
 
 def connects(namespace: str, address: object, port: int, *, within: float = PATIENCE) -> bool:
@@ -126,10 +126,10 @@ def flood(namespace: str, source: IPv4Address, destination: IPv4Address, segment
 
     def send() -> int:
         sent = 0
-        with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_TCP) as one:
-            one.bind((str(source), 0))
+        with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_TCP) as sock:
+            sock.bind((str(source), 0))
             for segment in segments:
-                one.sendto(segment, (str(destination), 0))
+                sock.sendto(segment, (str(destination), 0))
                 sent += 1
         return sent
 

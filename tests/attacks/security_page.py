@@ -19,11 +19,11 @@ END_GENERATED = "<!-- end of generated attacks -->"
 def tables(attacks: list[Shown]) -> str:
     """Return one table for each group."""
     lines = [f"{len(attacks)} attacks run with every `make test`; `make attacks` runs them alone.", ""]
-    for group, rows in groupby(attacks, key=lambda one: one.attack.group):
+    for group, rows in groupby(attacks, key=lambda row: row.attack.group):
         lines += [f"### {group}", "", "| attacker | wants to | is stopped by | shown by |", "|---|---|---|---|"]
         lines += [
-            f"| {one.attack.attacker} | {one.attack.wants} | {one.attack.stopped_by} | `{one.test}` |"
-            for one in rows
+            f"| {row.attack.attacker} | {row.attack.wants} | {row.attack.stopped_by} | `{row.test}` |"
+            for row in rows
         ]
         lines.append("")
     return "\n".join(lines)
@@ -60,10 +60,10 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="only tell whether the page is current")
     options = parser.parse_args()
     text = options.page.read_text(encoding="utf-8")
-    wanted = filled(text)
+    filled_page = filled(text)
     if not options.check:
-        options.page.write_text(wanted, encoding="utf-8")
-    elif wanted != text:
+        options.page.write_text(filled_page, encoding="utf-8")
+    elif filled_page != text:
         sys.stderr.write(
             f"{options.page}: not current: run python -m tests.attacks.security_page {options.page}\n"
         )

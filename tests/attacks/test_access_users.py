@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -16,7 +17,8 @@ from mcagent.model.dataplane.facts import Facts
 from mcagent.model.objects import Endpoint, EndpointSlice, Kind, Pod
 from mcagent.model.parsing.parse import parse_object
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.unit.core_inputs import (
+from tests.unit.test_member_service_import import endpoints, endpoints_import, service_import, world
+from tests.worlds.core_inputs import (
     HOME,
     addresses,
     config,
@@ -27,8 +29,9 @@ from tests.unit.core_inputs import (
     service,
     snapshot,
 )
-from tests.unit.member_world import slice_of
-from tests.unit.test_member_service_import import endpoints, endpoints_import, service_import, world
+from tests.worlds.member_world import slice_of
+
+by_user = partial(attack, Group.ACCESS, Attacker.USER)
 
 POD = "10.10.3.9"
 
@@ -44,16 +47,14 @@ def served(port: int, *endpoints_beside: Endpoint, pods: Sequence[Pod] = ()) -> 
     The Service's EndpointSlice has an ordinary Pod, and these endpoints beside it.
     """
     slices = endpoint_slice("s", "web", [endpoint(POD), *endpoints_beside], ("", port))
-    found = compile_desired(
+    compiled = compile_desired(
         snapshot(*HOME, service("web", "10.96.0.7", 80), export("web"), slices, *pods), Facts(), config("g1")
     )
-    places = found.state.services["default/web:80/tcp"].endpoints
-    return {f"{address}:{number}" for address, number in places}, {p.reason for p in found.desired.problems}
+    places = compiled.state.services["default/web:80/tcp"].endpoints
+    return {f"{address}:{number}" for address, number in places}, {p.reason for p in compiled.desired.problems}
 
 
-@attack(
-    Group.ACCESS,
-    Attacker.USER,
+@by_user(
     wants="open a Node's kubelet, API server or etcd to other clusters, by an exported Service's EndpointSlice",
     stopped_by="the agent: a Node's address, or its bridge's, is no endpoint for the ports of Kubernetes",
 )
@@ -70,9 +71,7 @@ def test_kubernetes_on_a_node(address: str, port: int) -> None:
 NODE_PORTS = [22, 6640, 9443, 10360, 30080]  # ssh, OVSDB, webhook, the agent's pages, a NodePort
 
 
-@attack(
-    Group.ACCESS,
-    Attacker.USER,
+@by_user(
     wants="open any port of a Node to other clusters, by an exported Service's EndpointSlice",
     stopped_by="the agent: a Node's address is an endpoint only of a Pod of the namespace in the host network",
 )
@@ -98,9 +97,7 @@ def test_ports_of_a_node(address: str, port: int) -> None:
     )
 
 
-@attack(
-    Group.ACCESS,
-    Attacker.USER,
+@by_user(
     wants="have a Node's port opened by a targetRef that is read as one of its namespace",
     stopped_by="the agent: a targetRef counts if it is of a Pod of the EndpointSlice's own namespace",
 )
@@ -126,9 +123,7 @@ def test_a_target_of_another_namespace(reference: object, pod: str) -> None:
     assert [item.pod for item in value.endpoints] == [pod]
 
 
-@attack(
-    Group.ACCESS,
-    Attacker.USER,
+@by_user(
     wants="reach what is outside of its cluster through the gateways, by an EndpointSlice of an exported Service",
     stopped_by="the agent: an endpoint is an address of this cluster's Pods or Nodes",
 )
@@ -140,20 +135,18 @@ def test_outside_of_the_cluster(address: str) -> None:
     assert served(80, endpoint(address)) == ({f"{POD}:80"}, {"EndpointElsewhere"})
 
 
-@attack(
-    Group.ACCESS,
-    Attacker.USER,
+@by_user(
     wants="lead clients of an imported Service elsewhere, by an EndpointSlice that looks like the controller's",
     stopped_by="the member's controller: it deletes objects with its mark that differ from the desired state",
 )
 def test_a_slice_that_looks_like_ours() -> None:
     """Name, labels and owner of ours do not keep it; one that was changed is put right."""
     view, controller = world(service_import(), endpoints_import("10.97.0.5"))
-    (ours,) = view.local.list(Kind.ENDPOINT_SLICE, "shop")
+    (own_slice,) = view.local.list(Kind.ENDPOINT_SLICE, "shop")
     forged = slice_of("antrea-mc-web", "169.254.169.254", name="antrea-mc-web-zzzzz")
-    forged["metadata"]["labels"] = dict(ours["metadata"]["labels"])
+    forged["metadata"]["labels"] = dict(own_slice["metadata"]["labels"])
     view.local.put(forged)
-    bent = {**ours, "endpoints": [{"addresses": ["192.0.2.66"], "conditions": {"ready": True}}]}
+    bent = {**own_slice, "endpoints": [{"addresses": ["192.0.2.66"], "conditions": {"ready": True}}]}
     view.local.put(bent)
     controller.settle()
     assert endpoints(view) == {"10.97.0.5": [80]}

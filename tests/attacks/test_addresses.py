@@ -9,6 +9,7 @@ import base64
 import time
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from ipaddress import ip_address, ip_network
 from typing import Any
 
@@ -25,7 +26,7 @@ from mcagent.model.objects import ApiObject, ClusterInfoImport, Kind, WireGuardI
 from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, granted_text
 from mcagent.model.parsing.parse import parse_object
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.unit.core_inputs import (
+from tests.worlds.core_inputs import (
     HOME,
     addresses,
     cluster,
@@ -39,6 +40,8 @@ from tests.unit.core_inputs import (
     pod,
     snapshot,
 )
+
+by_member = partial(attack, Group.ADDRESSES, Attacker.MEMBER)
 
 NO_FACTS = Facts()
 OLD, NEW = "2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"
@@ -66,8 +69,8 @@ def has(found: Compiled, cluster_id: str) -> tuple[tuple[str, ...], tuple[str, .
 
 def routes(found: Compiled) -> set[str]:
     """Return what the Node's kernel sends into the bridge, or keeps out of it."""
-    resources = (one for fragment in found.desired.fragments.values() for one in fragment.resources)
-    return {str(one.destination) for one in resources if isinstance(one, Route)}
+    resources = (resource for fragment in found.desired.fragments.values() for resource in fragment.resources)
+    return {str(resource.destination) for resource in resources if isinstance(resource, Route)}
 
 
 def problems(found: Compiled, cluster_id: str) -> set[tuple[str, str]]:
@@ -77,52 +80,46 @@ def problems(found: Compiled, cluster_id: str) -> set[tuple[str, str]]:
 
 def unharmed(victim: ClusterInfoImport, *attackers: ClusterInfoImport, **values: Any) -> Compiled:
     """Return what is decided, once everything of the victim's is as if there were no attacker."""
-    found = None
+    decision = None
     for on in ("g1", "w1"):
-        alone, found = decide(victim, on=on, **values), decide(victim, *attackers, on=on, **values)
-        assert has(found, victim.cluster_id) == has(alone, victim.cluster_id)
+        alone, decision = decide(victim, on=on, **values), decide(victim, *attackers, on=on, **values)
+        assert has(decision, victim.cluster_id) == has(alone, victim.cluster_id)
         name = f"cluster/{victim.cluster_id}"
-        assert [r.key for r in found.desired.fragments[name].resources] == [
+        assert [r.key for r in decision.desired.fragments[name].resources] == [
             r.key for r in alone.desired.fragments[name].resources
         ]
-        assert problems(found, victim.cluster_id) == problems(alone, victim.cluster_id)
-    assert found is not None
-    return found
+        assert problems(decision, victim.cluster_id) == problems(alone, victim.cluster_id)
+    assert decision is not None
+    return decision
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="receive another member's Pod's packets by naming the Pod's address as a gateway of its own",
     stopped_by="the rule of ownership: an address inside a CIDR that was claimed before is no gateway of others",
 )
 def test_a_pod_address_of_another_member_as_gateway() -> None:
     """The gateway is refused, no throw route takes the address out of the tunnels, the rest of north works."""
     north = cluster("north", "10.103.0.0/16", gateways=("192.168.3.11", "10.20.1.2"), created=NEW)
-    found = unharmed(WEST, north)
-    assert has(found, "north") == (("10.103.0.0/16",), ("192.168.3.11",))
-    assert "10.20.1.2/32" not in routes(found)
-    assert ("spec.gatewayInfos[1].gatewayIP", "DuplicateAddress") in problems(found, "north")
+    decision = unharmed(WEST, north)
+    assert has(decision, "north") == (("10.103.0.0/16",), ("192.168.3.11",))
+    assert "10.20.1.2/32" not in routes(decision)
+    assert ("spec.gatewayInfos[1].gatewayIP", "DuplicateAddress") in problems(decision, "north")
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="receive the tunnel packets meant for another member by claiming a CIDR around its gateway",
     stopped_by="the rule of ownership: a CIDR that holds the gateway of an older claim is refused",
 )
 @pytest.mark.parametrize("cidr", ["192.168.0.0/16", "192.168.2.0/24", "192.168.2.11/32"])
 def test_a_cidr_around_the_gateway_of_another_member(cidr: str) -> None:
     """No route leads there, whatever the prefix length, and the other's tunnel stays."""
-    found = unharmed(WEST, cluster("north", cidr, gateways=("172.18.0.3",), created=NEW))
-    assert has(found, "north") == ((), ("172.18.0.3",))
-    assert cidr not in routes(found)
-    assert problems(found, "north") == {("spec.serviceCIDR", "OverlapsRemote")}
+    decision = unharmed(WEST, cluster("north", cidr, gateways=("172.18.0.3",), created=NEW))
+    assert has(decision, "north") == ((), ("172.18.0.3",))
+    assert cidr not in routes(decision)
+    assert problems(decision, "north") == {("spec.serviceCIDR", "OverlapsRemote")}
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="take a younger member's CIDR by editing the ClusterInfo that it has had for longer",
     stopped_by="seniority of the claim, not of the object: what is added later is younger",
 )
@@ -135,14 +132,12 @@ def test_an_older_member_takes_a_younger_ones_cidr(cidr: str) -> None:
     north = cluster("north", "10.103.0.0/16", cidr, gateways=("192.168.3.11",), created=OLD, granted=mine)
     # beside home's Service CIDR, which is in the widest of them
     home = (node("g1", "192.0.2.1"), node("w1", "192.0.2.3"), gateway("g1", "192.0.2.1", cidr="10.4.0.0/16"))
-    found = unharmed(west, north, home=home)
-    assert has(found, "north") == (("10.103.0.0/16",), ("192.168.3.11",))
-    assert ("spec.podCIDRs[0]", "OverlapsRemote") in problems(found, "north")
+    decision = unharmed(west, north, home=home)
+    assert has(decision, "north") == (("10.103.0.0/16",), ("192.168.3.11",))
+    assert ("spec.podCIDRs[0]", "OverlapsRemote") in problems(decision, "north")
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="take a younger member's gateway address by editing the ClusterInfo that it has had for longer",
     stopped_by="seniority of the claim: a gateway address that was granted to another cluster before is refused",
 )
@@ -161,9 +156,7 @@ def key(number: int) -> str:
     return base64.b64encode(number.to_bytes(32, "big")).decode()
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="have a younger member's WireGuard key refused by publishing it as its own",
     stopped_by="seniority of the claim: a key belongs to the cluster to which it was granted first",
 )
@@ -187,15 +180,13 @@ def test_an_older_member_publishes_a_younger_ones_key(next_key: bool) -> None:
         granted={"10.103.0.0/16": FIRST, "192.168.3.11": FIRST, key(3): FIRST, key(2): LATER},
     )
     mode = TrafficEncryption.WIREGUARD
-    alone, found = decide(west, facts=facts, encryption=mode), decide(west, north, facts=facts, encryption=mode)
-    assert found.state.encryption.ends["west"] == alone.state.encryption.ends["west"] != ()
-    assert found.state.encryption.ends["north"] == ()
-    assert ("spec.gatewayInfos[0].wireGuard", "DuplicateKey") in problems(found, "north")
+    alone, decision = decide(west, facts=facts, encryption=mode), decide(west, north, facts=facts, encryption=mode)
+    assert decision.state.encryption.ends["west"] == alone.state.encryption.ends["west"] != ()
+    assert decision.state.encryption.ends["north"] == ()
+    assert ("spec.gatewayInfos[0].wireGuard", "DuplicateKey") in problems(decision, "north")
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="receive what Nodes send to the API server of their cluster by claiming a range with its address",
     stopped_by="protection of what a Node cannot do without, also inside allowedRemoteCIDRs",
 )
@@ -205,20 +196,18 @@ def test_a_range_with_the_api_server(cidr: str) -> None:
     attacker = cluster("north", cidr, gateways=("192.168.3.11",))
     slices = endpoint_slice("kubernetes", "kubernetes", [endpoint("10.77.0.5")], ("https", 6443))
     facts = Facts(api_servers=addresses("10.77.0.5"))
-    for found in (
+    for decision in (
         decide(attacker, facts=facts),
         decide(attacker, facts=facts, on="w1"),
         decide(attacker, facts=facts, allowed_remote_cidrs=networks("10.0.0.0/8")),
         decide(attacker, slices),
     ):
-        assert has(found, "north") == ((), ("192.168.3.11",))
-        assert cidr not in routes(found)
-        assert problems(found, "north") == {("spec.serviceCIDR", "Protected")}
+        assert has(decision, "north") == ((), ("192.168.3.11",))
+        assert cidr not in routes(decision)
+        assert problems(decision, "north") == {("spec.serviceCIDR", "Protected")}
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="answer the Nodes' DNS queries by claiming a range with their resolver",
     stopped_by="protection of what a Node cannot do without, also inside allowedRemoteCIDRs",
 )
@@ -228,31 +217,27 @@ def test_a_range_with_the_resolver(cidr: str) -> None:
     facts = Facts(resolvers=addresses("10.53.0.10", "9.9.9.9"))
     attacker = cluster("north", cidr, gateways=("192.168.3.11",))
     for on in ("g1", "w1"):
-        found = decide(attacker, facts=facts, on=on, allowed_remote_cidrs=networks("0.0.0.0/0"))
-        assert cidr not in routes(found)
-        assert problems(found, "north") == {("spec.serviceCIDR", "Protected")}
+        decision = decide(attacker, facts=facts, on=on, allowed_remote_cidrs=networks("0.0.0.0/0"))
+        assert cidr not in routes(decision)
+        assert problems(decision, "north") == {("spec.serviceCIDR", "Protected")}
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="cut Nodes off from the Internet by claiming a range with their default gateway",
     stopped_by="protection of what a Node cannot do without, of any of its default routes",
 )
 def test_a_range_with_a_default_gateway() -> None:
     """Also one that is on no connected network (a /32 uplink, as clouds have them) is nobody else's."""
     facts = Facts(default_gateways=addresses("10.55.0.1"))
-    found = decide(cluster("north", "10.55.0.0/16", gateways=("10.55.0.1", "192.168.3.11")), facts=facts)
-    assert has(found, "north") == ((), ("192.168.3.11",))
-    assert problems(found, "north") == {
+    decision = decide(cluster("north", "10.55.0.0/16", gateways=("10.55.0.1", "192.168.3.11")), facts=facts)
+    assert has(decision, "north") == ((), ("192.168.3.11",))
+    assert problems(decision, "north") == {
         ("spec.serviceCIDR", "Protected"),
         ("spec.gatewayInfos[0].gatewayIP", "Protected"),
     }
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="cut Nodes off from each other by claiming a range with a Node on another network",
     stopped_by="the Nodes of the cluster, which no range of others may hold, also inside allowedRemoteCIDRs",
 )
@@ -263,14 +248,12 @@ def test_a_range_with_a_node_of_this_cluster() -> None:
     cidrs = ("10.60.0.0/24", "10.61.0.0/16", "10.62.0.8/32")
     attacker = cluster("north", *cidrs, gateways=("10.60.0.9", "10.62.0.8", "192.168.3.11"))
     for allowed in ((), networks("10.0.0.0/8")):
-        found = decide(*far, outside, attacker, allowed_remote_cidrs=allowed)
-        assert has(found, "north") == ((), ("192.168.3.11",))
-        assert {reason for _, reason in problems(found, "north")} == {"OverlapsLocal", "DuplicateAddress"}
+        decision = decide(*far, outside, attacker, allowed_remote_cidrs=allowed)
+        assert has(decision, "north") == ((), ("192.168.3.11",))
+        assert {reason for _, reason in problems(decision, "north")} == {"OverlapsLocal", "DuplicateAddress"}
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="receive what Nodes send to the leader, or to an API server behind a name",
     stopped_by="`protectedCIDRs`, which go before everything that is allowed",
 )
@@ -279,14 +262,12 @@ def test_a_range_that_the_administrator_protects() -> None:
     protected = networks("10.70.0.0/24")
     for cidr in ("10.70.0.0/16", "10.70.0.8/29"):
         attacker = cluster("north", cidr, gateways=("10.70.0.9", "192.168.3.11"))
-        found = decide(attacker, protected_cidrs=protected, allowed_remote_cidrs=networks("10.70.0.0/16"))
-        assert has(found, "north") == ((), ("192.168.3.11",))
-        assert {reason for _, reason in problems(found, "north")} == {"Protected"}
+        decision = decide(attacker, protected_cidrs=protected, allowed_remote_cidrs=networks("10.70.0.0/16"))
+        assert has(decision, "north") == ((), ("192.168.3.11",))
+        assert {reason for _, reason in problems(decision, "north")} == {"Protected"}
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="have Nodes treat their API server or resolver as a tunnel endpoint by naming it as a gateway",
     stopped_by="protection of what a Node cannot do without: it is no gateway of others either",
 )
@@ -294,28 +275,24 @@ def test_a_range_that_the_administrator_protects() -> None:
 def test_a_lifeline_as_gateway(address: str) -> None:
     """No tunnel, no throw route, no rule leads there, whether IPv4 or IPv6."""
     facts = Facts(api_servers=addresses("10.77.0.5"), resolvers=addresses("9.9.9.9", "2001:db8::53"))
-    found = decide(cluster("north", "10.103.0.0/16", gateways=(address, "192.168.3.11")), facts=facts)
-    assert has(found, "north") == (("10.103.0.0/16",), ("192.168.3.11",))
-    assert problems(found, "north") == {("spec.gatewayInfos[0].gatewayIP", "Protected")}
+    decision = decide(cluster("north", "10.103.0.0/16", gateways=(address, "192.168.3.11")), facts=facts)
+    assert has(decision, "north") == (("10.103.0.0/16",), ("192.168.3.11",))
+    assert problems(decision, "north") == {("spec.gatewayInfos[0].gatewayIP", "Protected")}
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="take replies of a Service or Pod of this cluster by naming its address as a gateway",
     stopped_by="this cluster's own CIDRs, which hold no gateway of others",
 )
 @pytest.mark.parametrize("address", ["10.96.0.10", "10.10.3.7"])
 def test_an_address_of_this_cluster_as_gateway(address: str) -> None:
     """A ClusterIP and a Pod of this cluster are no gateways of others."""
-    found = decide(cluster("north", "10.103.0.0/16", gateways=(address, "192.168.3.11")))
-    assert has(found, "north") == (("10.103.0.0/16",), ("192.168.3.11",))
-    assert problems(found, "north") == {("spec.gatewayInfos[0].gatewayIP", "OverlapsLocal")}
+    decision = decide(cluster("north", "10.103.0.0/16", gateways=(address, "192.168.3.11")))
+    assert has(decision, "north") == (("10.103.0.0/16",), ("192.168.3.11",))
+    assert problems(decision, "north") == {("spec.gatewayInfos[0].gatewayIP", "OverlapsLocal")}
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="receive packets for Pods of a cluster without Pod CIDRs by claiming a range around them",
     stopped_by="the Pods that a Node knows one by one, which no range of others may hold",
 )
@@ -323,22 +300,20 @@ def test_a_range_around_pods_that_are_known_one_by_one() -> None:
     """Also one that appears later takes the range away from the other cluster, and not the other way round."""
     home = (node("g1", "192.0.2.1"), node("w1", "192.0.2.3"), gateway("g1", "192.0.2.1"))
     attacker = cluster("north", "10.103.0.0/16", "10.40.0.0/16", gateways=("10.40.0.6", "192.168.3.11"))
-    known = (pod("a", "w1", "10.40.0.5"), pod("b", "w1", "10.40.0.6"))
+    pods = (pod("a", "w1", "10.40.0.5"), pod("b", "w1", "10.40.0.6"))
     before = decide(attacker, home=home, pod_routing=PodRouting.PER_POD)
     assert has(before, "north")[0] == ("10.40.0.0/16", "10.103.0.0/16")
-    fresh = decide(attacker, *known, home=home, pod_routing=PodRouting.PER_POD)
+    fresh = decide(attacker, *pods, home=home, pod_routing=PodRouting.PER_POD)
     settings = config("g1", enable_pod_to_pod=True, pod_routing=PodRouting.PER_POD)
     compiler = Compiler()
     compiler.compile(snapshot(*home, attacker), NO_FACTS, settings)
-    after = compiler.compile(snapshot(*home, attacker, *known), NO_FACTS, settings)
-    for found in (fresh, after):
-        assert has(found, "north") == (("10.103.0.0/16",), ("192.168.3.11",))
-        assert ("spec.podCIDRs[0]", "OverlapsLocal") in problems(found, "north")
+    after = compiler.compile(snapshot(*home, attacker, *pods), NO_FACTS, settings)
+    for compiled in (fresh, after):
+        assert has(compiled, "north") == (("10.103.0.0/16",), ("192.168.3.11",))
+        assert ("spec.podCIDRs[0]", "OverlapsLocal") in problems(compiled, "north")
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="stop every agent with claims that all are in each other's way",
     stopped_by="one sort, and work only where ranges are nested: no set of claims costs more than its number",
 )
@@ -357,19 +332,17 @@ def test_a_thousand_cidrs_of_each_that_all_overlap() -> None:
     ]
     settings = config("g1", enable_pod_to_pod=True)
     begin = time.process_time()
-    found = compile_desired(snapshot(*HOME, WEST, *attackers), NO_FACTS, settings).state
+    compiled = compile_desired(snapshot(*HOME, WEST, *attackers), NO_FACTS, settings).state
     spent = time.process_time() - begin
     alone = compile_desired(snapshot(*HOME, WEST), NO_FACTS, settings).state
-    assert found.clusters["west"] == alone.clusters["west"]
-    for one in attackers:
-        mine = found.clusters[one.cluster_id]
+    assert compiled.clusters["west"] == alone.clusters["west"]
+    for attacker in attackers:
+        mine = compiled.clusters[attacker.cluster_id]
         assert (len(mine.cidrs), len(mine.gateways)) == (1023, 63)
     assert spent < 20, f"{spent:.1f} s"  # comparing each with each takes minutes
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="receive replies to another member's IPv6 gateway by claiming the IPv4 address that stands for it",
     stopped_by="240.0.0.0/4, the range of such addresses, in which no CIDR and no gateway is accepted",
 )
@@ -379,9 +352,9 @@ def test_what_stands_for_an_ipv6_gateway() -> None:
     mapped = source_of(ip_address("2001:db8:2::11"))
     around = ip_network((int(mapped), 8), strict=False)
     north = cluster("north", str(around), gateways=(str(mapped), "192.168.3.11"), created=OLD)
-    found = unharmed(victim, north, allowed_remote_cidrs=networks("10.0.0.0/8", str(around)))
-    assert has(found, "north") == ((), ("192.168.3.11",))
-    assert {reason for _, reason in problems(found, "north")} == {"NotUnicast"}
+    decision = unharmed(victim, north, allowed_remote_cidrs=networks("10.0.0.0/8", str(around)))
+    assert has(decision, "north") == ((), ("192.168.3.11",))
+    assert {reason for _, reason in problems(decision, "north")} == {"NotUnicast"}
 
 
 RAW = {
@@ -391,9 +364,7 @@ RAW = {
 }
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="have one address written so that two programs read it differently",
     stopped_by="one reading of each text: what is not written as usual is refused, or told and used masked",
 )
@@ -428,9 +399,7 @@ def test_masks_and_host_bits(text: str) -> None:
     assert has(unharmed(WEST, north), "north")[0] == ()
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="stop agents, or jump the queue, by claims that make no sense",
     stopped_by="the annotation's one form: anything else counts as none, with a warning",
 )
@@ -465,9 +434,7 @@ def test_claims_that_make_no_sense(text: object) -> None:
     assert has(unharmed(WEST, north), "north") == (("10.30.0.0/16",), ("192.168.3.11",))
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="be older than all others by leaving and joining again under an ID that sorts first",
     stopped_by="times of claims to the microsecond: IDs decide only between claims of one moment",
 )
@@ -480,9 +447,7 @@ def test_an_id_that_sorts_first() -> None:
     assert has(unharmed(west, attacker), "a") == ((), ())
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="take another member's place with a second object that names its cluster ID",
     stopped_by="one object for one cluster: the older",
 )
@@ -494,5 +459,5 @@ def test_a_second_object_for_a_members_id() -> None:
     second = replace(
         second, meta=meta(Kind.CLUSTER_INFO_IMPORT, "aa-clusterinfo", NEW), granted={"10.102.0.0/16": "0"}
     )
-    found = unharmed(WEST, second)
-    assert [p.reason for p in found.desired.problems if "aa-clusterinfo" in p.subject] == ["DuplicateClusterID"]
+    decision = unharmed(WEST, second)
+    assert [p.reason for p in decision.desired.problems if "aa-clusterinfo" in p.subject] == ["DuplicateClusterID"]

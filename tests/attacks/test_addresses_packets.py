@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import count
 
 import pytest
@@ -20,6 +21,8 @@ from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, granted_text
 from tests.attacks.catalogue import Attacker, Group, attack
 
 pytestmark = pytest.mark.datapath
+
+by_member = partial(attack, Group.ADDRESSES, Attacker.MEMBER)
 
 FIRST, SECOND, THIRD = (f"2026-01-0{day}T00:00:00.000000Z" for day in (1, 2, 3))
 SILENCE = 1.0  # seconds without an answer that count as none
@@ -63,8 +66,8 @@ def _north(lab: Lab, *cidrs: str, gateways: tuple[str, ...] = (), granted: dict[
 def _routed(lab: Lab, cidr: str) -> bool:
     """Tell whether all Nodes of east have a route of ours to a CIDR."""
     nodes = lab.topology.clusters[0].nodes
-    found = [netns.ip(lab.namespace(node), "route", "show", "table", "all", "proto", "111") for node in nodes]
-    return all(f"{cidr} " in text for text in found)
+    routes = [netns.ip(lab.namespace(node), "route", "show", "table", "all", "proto", "111") for node in nodes]
+    return all(f"{cidr} " in text for text in routes)
 
 
 def _reaches(lab: Lab) -> bool:
@@ -80,9 +83,7 @@ def _reaches(lab: Lab) -> bool:
     return True
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="cut all members off from another member's Service by naming its ClusterIP as a second gateway",
     stopped_by="the rule of ownership: an address inside a CIDR that was claimed before is no gateway of others",
 )
@@ -96,9 +97,7 @@ def test_a_cluster_ip_of_another_member_as_gateway(lab: Lab) -> None:
         assert f"throw {address} " not in routes
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="receive a younger member's packets by adding its CIDRs to a ClusterInfo that is older",
     stopped_by="seniority of the claim, not of the object: what is added later is younger",
 )
@@ -109,7 +108,9 @@ def test_an_older_member_adds_the_cidrs_of_a_younger_one(lab: Lab) -> None:
     own = {NORTH_CIDR: FIRST, NORTH_GATEWAY: FIRST}
     _north(lab, granted=own)
     name = f"{west.name}-clusterinfo"
-    claims = {str(one): SECOND for one in (west.service_cidr, west.pod_cidr, west.gateways[0].tunnel_address)}
+    claims = {
+        str(network): SECOND for network in (west.service_cidr, west.pod_cidr, west.gateways[0].tunnel_address)
+    }
     api.delete("ClusterInfoImport", name, NAMESPACE)
     fresh = objects.import_object(west)
     metadata = {"name": name, "namespace": NAMESPACE, "annotations": {CLAIMS_ANNOTATION: granted_text(claims)}}
@@ -126,9 +127,7 @@ def _tells(lab: Lab, reason: str, *, by: Callable[[Iterable[bool]], bool] = all)
     return by(reason in json.dumps(lab.status(node.name)) for node in lab.topology.clusters[0].nodes)
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="receive what all Pods and Nodes of the others send to a part of the Internet by claiming its range",
     stopped_by="private ranges only, unless `allowedRemoteCIDRs` opens more on purpose",
 )
@@ -188,9 +187,7 @@ def _answers(client: str, within: float) -> bool:
     return True
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="receive what Pods and Nodes of the others send to their on-premises networks by claiming these",
     stopped_by="the Nodes' own routes, which no other cluster replaces without the consent of an administrator",
 )
@@ -206,9 +203,7 @@ def test_a_network_behind_a_router(lab: Lab, static_routes: str, claim: str) -> 
     assert all(_database_answers(lab))
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="go on receiving what others send to a network behind their default route when its claim is withdrawn",
     stopped_by="the agents, which remove the routes with the claim",
 )

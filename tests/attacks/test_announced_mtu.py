@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -15,7 +16,9 @@ from mcagent.model.parsing.parse import parse_object
 from mcagent.model.plan import Desired, Op
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.attacks.test_addresses import NEW, NO_FACTS, RAW, WEST, has, unharmed
-from tests.unit.core_inputs import HOME, cluster, config, snapshot
+from tests.worlds.core_inputs import HOME, cluster, config, snapshot
+
+by_member = partial(attack, Group.OBJECTS, Attacker.MEMBER)
 
 NORTH = cluster("north", "10.103.0.0/16", "10.30.0.0/16", gateways=("192.168.3.11",), created=NEW)
 MTU = 1400  # of the tunnels of home
@@ -27,9 +30,7 @@ def route_mtus(desired: Desired, cluster: str) -> set[int]:
     return {route.mtu for route in resources if isinstance(route, Route) and route.device}
 
 
-@attack(
-    Group.OBJECTS,
-    Attacker.MEMBER,
+@by_member(
     wants="stop agents or traffic by announcing an MTU that no packet fits into, or that no device has",
     stopped_by="the range of the annotation, 576 to 65535: anything else counts as none, with a warning; the MTU "
     "is set only on routes to the member itself, and only if it is smaller than one's own",
@@ -66,9 +67,7 @@ def test_an_mtu_that_makes_no_sense(announced: object) -> None:
     assert len(mtus["west"]) == 1
 
 
-@attack(
-    Group.OBJECTS,
-    Attacker.MEMBER,
+@by_member(
     wants="make other clusters lose packets or compute for ever by announcing another MTU all the time",
     stopped_by="the incremental engine and changes in place: an MTU concerns the routes to the member itself, "
     "which are never removed for it",

@@ -21,9 +21,13 @@ def test_every_test_says_which_attack_it_is() -> None:
 
 def test_no_two_attackers_want_the_same() -> None:
     """Each attack is one of its own, and every group has some."""
-    twice = [wants for wants, count in Counter(one.attack.wants for one in shown()).items() if count > 1]
+    twice = [
+        wants
+        for wants, count in Counter(shown_attack.attack.wants for shown_attack in shown()).items()
+        if count > 1
+    ]
     assert twice == []
-    assert {one.attack.group for one in shown()} == set(Group)
+    assert {shown_attack.attack.group for shown_attack in shown()} == set(Group)
 
 
 def test_the_page_is_current() -> None:

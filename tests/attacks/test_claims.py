@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from ipaddress import ip_address, ip_network
 from typing import Any
 from unittest.mock import patch
@@ -27,15 +28,17 @@ from mcagent.model.net import parse_address
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, read_granted
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.attacks.test_access import Stage, _stages, stage
-from tests.unit.control_view import Controller, MemoryView
-from tests.unit.core_inputs import networks
-from tests.unit.leader_world import AREA, Leader, account, announce, cluster_info, gateway_of, reporting
-from tests.unit.member_world import AREA as NORTH
-from tests.unit.member_world import HOME, leader, member, node, north_of, settings, slice_of
-from tests.unit.memory_objects import START, timestamp
+from tests.worlds.control_view import Controller, MemoryView
+from tests.worlds.core_inputs import networks
+from tests.worlds.leader_world import AREA, Leader, account, announce, cluster_info, gateway_of, reporting
+from tests.worlds.member_world import AREA as NORTH
+from tests.worlds.member_world import HOME, leader, member, node, north_of, settings, slice_of
+from tests.worlds.memory_objects import START, timestamp
+from tests.worlds.shipped_access import Stage, _stages, stage
 
 __all__ = ["_stages", "stage"]
+
+by_member = partial(attack, Group.ADDRESSES, Attacker.MEMBER)
 
 VICTIM_KEY = "IRfSjVAaO0TJMcSZSGRCzRRBGD7h5yFXtxrRFCRJJ0A="
 OWN_KEY = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
@@ -45,12 +48,12 @@ LEDGER = "the leader's ledger of claims: the first claim stands and stays"
 
 def world() -> Leader:
     """Return a leader with an older member, the attacker, and a younger one, the victim."""
-    found = Leader("attacker", "victim", "third")
-    found.put(cluster_info("attacker", "10.1.0.0/16"))
-    found.clock.forward(60)
-    found.put(cluster_info("victim", "10.2.0.0/16", ["10.20.0.0/16"], key=VICTIM_KEY))
-    found.clock.forward(60)
-    return found
+    leader = Leader("attacker", "victim", "third")
+    leader.put(cluster_info("attacker", "10.1.0.0/16"))
+    leader.clock.forward(60)
+    leader.put(cluster_info("victim", "10.2.0.0/16", ["10.20.0.0/16"], key=VICTIM_KEY))
+    leader.clock.forward(60)
+    return leader
 
 
 def edited(**changes: Any) -> RawObject:
@@ -78,16 +81,14 @@ def unharmed(world: Leader) -> None:
     assert info(world, "victim")["podCIDRs"] == ["10.20.0.0/16"]
     assert info(world, "victim")["wireGuard"] == {"publicKey": VICTIM_KEY}
     assert info(world, "victim")["gatewayInfos"] == [{"gatewayIP": gateway_of("victim")}]
-    said = str(info(world, "attacker"))
-    assert not [text for text in ("10.2.", "10.20.", VICTIM_KEY, gateway_of("victim")) if text in said], said
+    report = str(info(world, "attacker"))
+    assert not [text for text in ("10.2.", "10.20.", VICTIM_KEY, gateway_of("victim")) if text in report], report
 
 
 # --- an older member takes what a younger one has -----------------------------------------------------------
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="take a younger member's CIDR by editing a ClusterInfo that is older",
     stopped_by=LEDGER,
 )
@@ -102,9 +103,7 @@ def test_an_older_member_takes_a_cidr(cidr: str) -> None:
     assert f"Pod CIDR {cidr} is not granted: cluster victim" in leader.verdict("attacker-clusterinfo")["message"]
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="have another member's gateway address, so that tunnels to it end at the attacker",
     stopped_by=LEDGER,
 )
@@ -136,9 +135,7 @@ def squatted(*, encrypted: bool = False) -> Leader:
     return leader
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="break another member's failover by naming the address of its next gateway beforehand",
     stopped_by=PROOF,
 )
@@ -156,9 +153,7 @@ def test_the_address_of_the_next_gateway() -> None:
     assert info(leader, "victim")["gatewayInfos"] == [{"gatewayIP": NEXT}]
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="do so where tunnels are encrypted, so that no probe is answered in the victim's name",
     stopped_by="the ledger: a gateway that no member reaches with the key that it claims loses its address",
 )
@@ -185,9 +180,7 @@ def moved(leader: Leader, address: str, *, beside: bool = False) -> None:
     leader.put(raw)
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="have another member's next gateway refused by publishing small Pod CIDRs around its Nodes' addresses",
     stopped_by="the ledger: a small CIDR beside another cluster's gateway needs an administrator's word",
 )
@@ -214,9 +207,7 @@ def test_the_next_gateway_in_a_small_cidr(upgraded: bool) -> None:
         leader.forward(2 * TRIAL)
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="keep another member's next gateway by an accomplice's report that it answers there itself",
     stopped_by="the ledger: proofs have a quorum and an age, and are lost to a newer majority",
 )
@@ -248,9 +239,7 @@ def test_an_accomplices_false_proof(withdrawn: bool, by_leader: bool) -> None:
     assert info(leader, "victim")["gatewayInfos"] == [{"gatewayIP": NEXT}]
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="take a working gateway that other members reach by accomplices that do not report it",
     stopped_by="the ledger: an owner that half of the members reach has no trial",
 )
@@ -275,9 +264,7 @@ def test_a_silent_accomplice() -> None:
     assert info(leader, "victim")["gatewayInfos"] == [{"gatewayIP": gateway}]
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="have another member's next gateway refused by a gateway with the same low 28 bits",
     stopped_by=ANSWERS,
 )
@@ -299,9 +286,7 @@ def test_the_next_gateway_with_the_same_endpoint(encrypted: bool) -> None:
     assert ({"gatewayIP": other} in info(leader, "attacker")["gatewayInfos"]) != encrypted
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="have another member's next gateway refused by claiming it with that member's WireGuard key",
     stopped_by="the ledger: a gateway whose key another cluster has is refused, and blocks no other claim",
 )
@@ -315,9 +300,7 @@ def test_a_gateway_with_another_clusters_key_blocks_nobody() -> None:
     assert f"gateway {NEXT} is not granted: its WireGuard key is that of cluster victim" in refusal
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="take the address of another member's gateway by a false report that it answers there itself",
     stopped_by="the ledger: reports of a cluster about itself do not count, and a gateway that has answered stays",
 )
@@ -336,9 +319,7 @@ def test_a_false_report_about_itself() -> None:
             unharmed(leader)
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="reserve the addresses of many Nodes of others as gateways",
     stopped_by="members.maxGateways, and members.allowedGateways or the annotation mcagent.io/allowed-gateways",
 )
@@ -355,9 +336,7 @@ def test_more_gateways_than_allowed() -> None:
     assert "gatewayInfos" not in info(leader, "attacker")
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="make a Service of another member unreachable by naming its ClusterIP as a gateway",
     stopped_by="the leader's ledger of claims: gateways and CIDRs are in each other's way",
 )
@@ -370,9 +349,7 @@ def test_a_cluster_ip_as_a_gateway() -> None:
     assert info(leader, "attacker")["gatewayInfos"] == [{"gatewayIP": own}]
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="route another member's gateway into its own tunnels by a CIDR that holds it",
     stopped_by="the leader's ledger of claims: gateways and CIDRs are in each other's way",
 )
@@ -384,9 +361,7 @@ def test_a_cidr_around_a_gateway() -> None:
     assert "podCIDRs" not in info(leader, "attacker")
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="get the tunnel endpoint of another member's gateway by an address with the same low bits",
     stopped_by="the leader's ledger of claims: what follows from an address is claimed with it",
 )
@@ -401,9 +376,7 @@ def test_a_gateway_with_the_same_endpoint() -> None:
     assert other not in str(info(leader, "attacker"))
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="publish another member's WireGuard key, so that peers drop the one or the other",
     stopped_by="the leader's ledger of claims: keys are claims",
 )
@@ -418,9 +391,7 @@ def test_an_older_member_takes_a_key(own: bool) -> None:
     assert "gatewayInfos" not in info(leader, "attacker")
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="reserve another member's WireGuard key as its own next one",
     stopped_by="the leader's ledger of claims: a next key is claimed like a key",
 )
@@ -433,9 +404,7 @@ def test_a_key_as_the_next_key() -> None:
     assert info(leader, "attacker")["gatewayInfos"][0]["wireGuard"] == {"publicKey": OWN_KEY}
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="be first by the age of an export that was made before the victim's, and deleted and made again",
     stopped_by="the leader's ledger of claims: what counts is when a claim was granted, not how old an object is",
 )
@@ -448,9 +417,7 @@ def test_an_export_that_looks_older() -> None:
     assert "serviceCIDR" not in info(leader, "attacker")
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="be granted what it says itself that it was granted, in an annotation of its export",
     stopped_by="the leader, which reads grants from its own ResourceImports only",
 )
@@ -467,9 +434,7 @@ def test_grants_written_by_the_member() -> None:
 # --- at the right moment --------------------------------------------------------------------------------------
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="get another member's addresses while the leader restarts",
     stopped_by="the ledger, which is in the API server: a leader that starts decides as the one before it",
 )
@@ -502,9 +467,7 @@ def write(leader: Leader, outcome: DesiredObjects) -> None:
         leader.api.carry_out(step)
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="have a CIDR beside another member by claiming it at the same moment",
     stopped_by="the ledger: of two grants the older one stands, whichever worker looks again first",
 )
@@ -529,9 +492,7 @@ def test_two_workers_at_once(order: Sequence[str]) -> None:
     assert info(leader, "victim")["serviceCIDR"] == "10.2.0.0/16"
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="leave with its claims kept, so that no other member gets the addresses",
     stopped_by="the ledger: who is no member has no claims, and who returns claims anew",
 )
@@ -548,9 +509,7 @@ def test_a_member_that_leaves_keeps_nothing() -> None:
     assert "serviceCIDR" not in info(leader, "attacker")
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="keep newcomers out by asking for all of 10.0.0.0/8 before they do",
     stopped_by="the ledger: a claim that cannot be granted blocks no other claim",
 )
@@ -630,9 +589,7 @@ class Fast(MemoryView):
         return self._known[index.name].get(value, ())
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="have public addresses routed into its tunnels",
     stopped_by="the leader: CIDRs are private, unless allowedClusterCIDRs says otherwise",
 )
@@ -648,9 +605,7 @@ def test_a_public_range(cidr: str) -> None:
     assert info(leader, "attacker")["podCIDRs"] == [cidr]
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="claim CIDRs beyond those that an administrator has named for it",
     stopped_by="the annotation mcagent.io/allowed-cidrs of its ServiceAccount, which the ledger keeps to",
 )
@@ -666,9 +621,7 @@ def test_beyond_what_an_administrator_allows() -> None:
     assert names.ALLOWED_CIDRS_ANNOTATION in leader.verdict("attacker-clusterinfo")["message"]
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="break agents of Antrea, which do not check it, with two CIDRs in `serviceCIDR` or IPv6 in CIDRs",
     stopped_by="the leader: serviceCIDR is one IPv4 CIDR, podCIDRs are IPv4; the last valid content stays",
 )
@@ -735,9 +688,7 @@ def imported(view: MemoryView, cluster: str) -> Any:
     return raw
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="get the leader's API server into its tunnels, and with it the control plane of all members",
     stopped_by="each member's controller: a Pod CIDR loses the leader's address, a gateway is left out",
 )
@@ -758,9 +709,7 @@ def test_a_cidr_with_the_leader() -> None:
     assert {event.reason for event in controller.all_events()} == {"ProtectedAddress"}
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="get this cluster's API server into its tunnels",
     stopped_by="each member's controller: a Pod CIDR is imported without the addresses of its API servers",
 )
@@ -783,9 +732,7 @@ def test_a_cidr_with_an_api_server() -> None:
     assert imported(view, "attacker")["spec"]["podCIDRs"] == ["172.30.0.0/24"]
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="get Nodes of another cluster into its tunnels, that are not on a network of the Node that looks",
     stopped_by="each member's controller, which knows all Nodes of its cluster",
 )
@@ -811,9 +758,7 @@ def test_a_cidr_with_a_node(claimed: str) -> None:
         view.local.put(node("n2", "172.30.0.8"))
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="take a younger member's CIDR where the leader keeps no ledger (Antrea's)",
     stopped_by="each member's controller, which notes when it first saw each claim",
 )
@@ -881,9 +826,7 @@ def patched(stage: Stage, cluster: str, kind: Kind, body: RawObject) -> ApiRefus
 
 
 @pytest.mark.real_only
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="claim another member's CIDR, by its token at the API server",
     stopped_by="the webhook, which names the holder; and the ledger, when the request has more in it",
 )
@@ -903,9 +846,7 @@ def test_a_claim_at_the_api_server(published: Stage) -> None:
 
 
 @pytest.mark.real_only
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="write into the leader's ledger, by its token at the API server",
     stopped_by="RBAC: members read ResourceImports and write none",
 )

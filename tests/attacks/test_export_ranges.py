@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from ipaddress import IPv4Network, ip_address
 
 import pytest
@@ -26,7 +27,8 @@ from mcagent.model.dataplane.facts import Facts
 from mcagent.model.objects import Gateway, Kind
 from mcagent.model.parsing.clusters import ADDRESS_CONDITION, SERVICE_CIDR_ANNOTATION
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.unit.core_inputs import (
+from tests.unit.test_export_ranges_clusters import condition_text, exported, world
+from tests.worlds.core_inputs import (
     HOME,
     cluster,
     config,
@@ -37,12 +39,14 @@ from tests.unit.core_inputs import (
     service,
     snapshot,
 )
-from tests.unit.leader_world import AREA, SET, Leader, account, announce, cluster_info, endpoints
-from tests.unit.leader_world import service as service_export
-from tests.unit.member_world import AREA as NORTH
-from tests.unit.member_world import HOME as MEMBER_HOME
-from tests.unit.memory_objects import START
-from tests.unit.test_export_ranges_clusters import condition_text, exported, world
+from tests.worlds.leader_world import AREA, SET, Leader, account, announce, cluster_info, endpoints
+from tests.worlds.leader_world import service as service_export
+from tests.worlds.member_world import AREA as NORTH
+from tests.worlds.member_world import HOME as MEMBER_HOME
+from tests.worlds.memory_objects import START
+
+by_member = partial(attack, Group.ADDRESSES, Attacker.MEMBER)
+by_user = partial(attack, Group.SERVICES, Attacker.USER)
 
 KUBEADM = "10.96.0.0/12"
 LEDGER = "the leader's ledger, which keeps each range for its cluster from the assignment on"
@@ -77,9 +81,7 @@ def granted(leader: Leader, name: str) -> list[str]:
     return [text for text in (info.get("serviceCIDR"), *(info.get("podCIDRs") or ())) if text]
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="publish another cluster's export range, before or after that cluster does",
     stopped_by=LEDGER,
 )
@@ -98,9 +100,7 @@ def test_another_clusters_range(pods: bool) -> None:
     assert granted(leader, "attacker") == []
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="have the export range of a cluster that left, to which clients' UDP connections still lead",
     stopped_by="the leader's record of ranges: that of a cluster that left is kept for its ID, and is given to "
     "another cluster only if the pool has no other",
@@ -124,9 +124,7 @@ def test_the_range_of_a_cluster_that_left() -> None:
     assert ranges(leader)["victim"].cidr == cidr
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="publish a range that covers the real Service CIDR of a cluster with an export range",
     stopped_by="its agents, which keep the real Service CIDR reserved; its Pods' ClusterIPs are never routed away",
 )
@@ -146,9 +144,7 @@ def test_a_range_over_a_real_service_cidr(published: str, node: str) -> None:
     assert compiled.state.clusters["other"].cidrs == networks("100.64.32.0/20")
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="make all other clusters change their addresses, by a false Service CIDR",
     stopped_by="the limits of the member (mcagent.io/allowed-cidrs), and /12, the largest Service CIDR; a cluster "
     "that has a range never changes it again",
@@ -166,9 +162,7 @@ def test_a_false_service_cidr() -> None:
     assert granted(leader, "victim") == ["10.96.0.0/16"]
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="make a cluster that has an export range move again and again",
     stopped_by="the leader: a range stays while the cluster is a member, whatever conflicts come and go",
 )
@@ -199,9 +193,7 @@ def test_another_clusters_export_address() -> None:
     assert [a["ip"] for subset in imported["endpoints"]["subsets"] for a in subset["addresses"]] == [own]
 
 
-@attack(
-    Group.SERVICES,
-    Attacker.USER,
+@by_user(
     wants="get another Service's export address for a Service of its own",
     stopped_by="the record on the leader; annotations of a ServiceExport count for nothing, and the controller "
     "restores its status",
@@ -225,9 +217,7 @@ def test_another_services_export_address() -> None:
     assert exported(clusters, east)[0] == address
 
 
-@attack(
-    Group.SERVICES,
-    Attacker.USER,
+@by_user(
     wants="take connections to the oldest exported Service by its export address, faster than the controller",
     stopped_by="agents: of two exports with one address the older has it, and an address outside the published "
     "range counts for nothing",

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,13 @@ from mcagent.http.certificates import context_of
 from mcagent.http.connection import Limits
 from mcagent.http.server import HttpServer, Page
 from mcagent.http.serving import HEALTH_LIMITS, serve_health
-from tests.apiservers import Cluster, refusal
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.attacks.http_clients import PAGES, Idle, connect, crowd, exchange, get, served, unverified
-from tests.client_certificates import Authority
 from tests.waiting import until
+from tests.worlds.apiservers import Cluster, refusal
+from tests.worlds.client_certificates import Authority
+
+by_pod = partial(attack, Group.HTTP, Attacker.POD)
 
 HEAD = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
 FEW = Limits(slots=4, ask=1.0, answer=10.0)
@@ -39,17 +42,17 @@ FEW = Limits(slots=4, ask=1.0, answer=10.0)
 @pytest.fixture
 def health() -> Iterator[HttpServer]:
     """Give a health server as a Pod of a controller has it."""
-    made = serve_health(("0.0.0.0", 0), PAGES)
-    yield made
-    made.close()
+    health_server = serve_health(("0.0.0.0", 0), PAGES)
+    yield health_server
+    health_server.close()
 
 
 @pytest.fixture
 def pages() -> Iterator[HttpServer]:
     """Give pages in clear text, with few slots and little time."""
-    made = HttpServer(("127.0.0.1", 0), PAGES, limits=FEW)
-    yield made
-    made.close()
+    server = HttpServer(("127.0.0.1", 0), PAGES, limits=FEW)
+    yield server
+    server.close()
 
 
 class Hook:
@@ -74,40 +77,38 @@ class Hook:
 
     def allows(self) -> bool:
         """Ask as an API server does, from a source of its own."""
-        found = b""
+        answer = b""
         with suppress(OSError), connect(self.server.port, "127.0.0.1") as raw:
             raw.settimeout(5)
-            with unverified().wrap_socket(raw) as made:
-                made.sendall(review(close=True))
-                while data := made.recv(65536):
-                    found += data
-        return b'"allowed": true' in found
+            with unverified().wrap_socket(raw) as stream:
+                stream.sendall(review(close=True))
+                while data := stream.recv(65536):
+                    answer += data
+        return b'"allowed": true' in answer
 
 
 @pytest.fixture
 def hook() -> Iterator[Hook]:
     """Give a webhook with the limits that it has."""
-    made = Hook()
-    yield made
-    made.server.close()
+    hook = Hook()
+    yield hook
+    hook.server.close()
 
 
-def review(name: str = "x", *, close: bool = False, more: str = "", padding: int = 0) -> bytes:
+def review(name: str = "x", *, close: bool = False, fields: str = "", padding: int = 0) -> bytes:
     """Return a whole request as API servers send it."""
     asked = {"uid": "1", "operation": "CREATE", "kind": {"kind": "ClusterSet"}, "name": name}
     asked["object"] = "x" * padding
     text = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": asked}
     body = json.dumps(text).encode()
-    more += "Connection: close\r\n" if close else ""
-    return f"POST /validate HTTP/1.1\r\nHost: x\r\n{more}Content-Length: {len(body)}\r\n\r\n".encode() + body
+    fields += "Connection: close\r\n" if close else ""
+    return f"POST /validate HTTP/1.1\r\nHost: x\r\n{fields}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 # --- slots and time -----------------------------------------------------------------------------------------
 
 
-@attack(
-    Group.HTTP,
-    Attacker.POD,
+@by_pod(
     wants="have the agent restarted: its probes find every slot taken by connections that drip bytes",
     stopped_by="a server of its own for health, where the oldest connection of the greediest source gives way",
 )
@@ -119,23 +120,21 @@ def test_bytes_that_drip_do_not_occupy_health(health: HttpServer) -> None:
 
 
 @pytest.mark.timing
-@attack(
-    Group.HTTP,
-    Attacker.POD,
+@by_pod(
     wants="take all slots of the pages with headers that never end, a few bytes at a time",
     stopped_by="one deadline for the whole request, however often a byte comes",
 )
 def test_headers_that_drip_end_at_the_deadline(pages: HttpServer) -> None:
     """A connection that goes on dripping is cut, although no single read was slow."""
-    with connect(pages.port) as one:
-        one.sendall(HEAD)
+    with connect(pages.port) as connection:
+        connection.sendall(HEAD)
         ended = False
         deadline = time.monotonic() + 10 * FEW.ask
         while not ended and time.monotonic() < deadline:
             try:
-                one.sendall(b"X")
-                one.settimeout(0.1)
-                ended = one.recv(1) == b""
+                connection.sendall(b"X")
+                connection.settimeout(0.1)
+                ended = connection.recv(1) == b""
             except TimeoutError:
                 continue
             except OSError:
@@ -143,9 +142,7 @@ def test_headers_that_drip_end_at_the_deadline(pages: HttpServer) -> None:
         assert ended
 
 
-@attack(
-    Group.HTTP,
-    Attacker.POD,
+@by_pod(
     wants="take all slots of the pages with requests whose answers are never read",
     stopped_by="answers that are not taken within a second give way to new connections, and end at a deadline",
 )
@@ -166,9 +163,7 @@ def test_answers_that_nobody_reads_hold_no_slot() -> None:
     server.close()
 
 
-@attack(
-    Group.HTTP,
-    Attacker.POD,
+@by_pod(
     wants="keep TLS from all clients by handshakes that are never finished",
     stopped_by="handshakes made in a thread of each connection, within the deadline of its request",
 )
@@ -179,9 +174,7 @@ def test_handshakes_without_end_hold_up_nobody(hook: Hook) -> None:
         assert all(hook.allows() for _ in range(5))
 
 
-@attack(
-    Group.HTTP,
-    Attacker.POD,
+@by_pod(
     wants="exhaust health, pages and webhook with a thousand idle connections",
     stopped_by="a bound on connections, the oldest of the greediest source giving way",
 )
@@ -198,32 +191,28 @@ def test_a_thousand_idle_connections(health: HttpServer, hook: Hook, tmp_path: P
         for port, answers in targets:
             idle = crowd(port, 1000)
             assert answers()
-            for one in idle:
-                one.close()
+            for sock in idle:
+                sock.close()
 
 
-@attack(
-    Group.HTTP,
-    Attacker.POD,
+@by_pod(
     wants="hold all slots of the webhook with connections that asked once and stay open",
     stopped_by="unused connections of the greediest source giving way to new ones",
 )
 def test_connections_that_asked_once_give_way(hook: Hook) -> None:
     """All slots are kept open after a good review; the API server's new connection is served."""
-    kept = []
+    streams = []
     for _ in range(LIMITS.slots):
-        made = unverified().wrap_socket(connect(hook.server.port))
-        made.sendall(review())
-        assert made.recv(65536).startswith(b"HTTP/1.1 200")
-        kept.append(made)
+        stream = unverified().wrap_socket(connect(hook.server.port))
+        stream.sendall(review())
+        assert stream.recv(65536).startswith(b"HTTP/1.1 200")
+        streams.append(stream)
     assert hook.allows()
-    for made in kept:
-        made.close()
+    for stream in streams:
+        stream.close()
 
 
-@attack(
-    Group.HTTP,
-    Attacker.POD,
+@by_pod(
     wants="have every write refused: the API server finds the webhook (failurePolicy Fail) without a free slot",
     stopped_by="whole-request deadlines and slots that give way by source",
 )
@@ -273,9 +262,7 @@ def test_an_api_server_is_answered_among_slow_clients(cluster: Cluster, hook: Ho
 # --- bytes --------------------------------------------------------------------------------------------------
 
 
-@attack(
-    Group.HTTP,
-    Attacker.POD,
+@by_pod(
     wants="fill memory with a header that never ends",
     stopped_by="a bound of 16 KiB on the head, and of 64 headers",
 )
@@ -286,9 +273,7 @@ def test_endless_headers_are_refused(pages: HttpServer, health: HttpServer) -> N
     assert exchange(health.port, b"GET /healthz HTTP/1.1\r\nX: " + b"a" * 17 * 1024).startswith(b"HTTP/1.1 431")
 
 
-@attack(
-    Group.HTTP,
-    Attacker.POD,
+@by_pod(
     wants="keep agents and controllers busy for hours with a header, or with a review, that takes long to read",
     stopped_by="readers of text whose time grows as its length does, and 1.5 MiB for a body",
 )
@@ -302,9 +287,7 @@ def test_texts_that_take_long_are_answered(pages: HttpServer, hook: Hook) -> Non
     assert hook.allows()
 
 
-@attack(
-    Group.HTTP,
-    Attacker.POD,
+@by_pod(
     wants="fill the leader's memory with bodies of reviews that never end",
     stopped_by="bounds on one body, refused by its length, and on all that is held, the greediest giving way",
 )
@@ -315,19 +298,19 @@ def test_bodies_without_end_hold_little_memory() -> None:
     for length in (MAX_BODY + 1, 8 * 1024**3, 10**30):
         assert hook.exchange(head.format(length).encode()).startswith(b"HTTP/1.1 413")
     half = head.format(MAX_BODY).encode() + b" " * (1024 * 1024)
-    made = []
+    streams = []
     for _ in range(12):
-        one = unverified().wrap_socket(connect(hook.server.port))
+        stream = unverified().wrap_socket(connect(hook.server.port))
         with suppress(OSError):
-            one.sendall(half)
-        made.append(one)
+            stream.sendall(half)
+        streams.append(stream)
 
     def ended() -> int:
         count = 0
-        for one in made:
-            one.settimeout(0.05)
+        for stream in streams:
+            stream.settimeout(0.05)
             try:
-                count += one.recv(1) == b""
+                count += stream.recv(1) == b""
             except TimeoutError:
                 continue
             except OSError:
@@ -336,14 +319,12 @@ def test_bodies_without_end_hold_little_memory() -> None:
 
     until(lambda: ended() >= 8, timeout=LIMITS.ask / 2)
     assert hook.allows()
-    for one in made:
-        one.close()
+    for stream in streams:
+        stream.close()
     hook.server.close()
 
 
-@attack(
-    Group.HTTP,
-    Attacker.POD,
+@by_pod(
     wants="fill the memory of the leader, and keep its processor busy, with many large reviews at once",
     stopped_by="a bound on the reviews in progress, in bytes: a source has as many as it leaves to others",
 )
@@ -360,9 +341,7 @@ def test_many_large_reviews_leave_room_for_others(hook: Hook) -> None:
     assert hook.allows()
 
 
-@attack(
-    Group.HTTP,
-    Attacker.POD,
+@by_pod(
     wants="ask the webhook anything, as if it were an API server",
     stopped_by="`webhook.clientCA`: TLS needs a client certificate, before a byte of the request is read",
 )
@@ -395,25 +374,23 @@ SMUGGLED = [  # N is the true length of the body
 
 
 @pytest.mark.parametrize("headers", SMUGGLED)
-@attack(
-    Group.HTTP,
-    Attacker.POD,
+@by_pod(
     wants="smuggle a request past the webhook inside another one's body, by lengths of two meanings",
     stopped_by="a strict reader: two lengths, transfer codings, folded lines, bare line ends are refused",
 )
 def test_ambiguous_lengths_are_refused(hook: Hook, headers: str) -> None:
     """The server answers once, with a refusal, and closes; what follows is not read as a request."""
     body = review().partition(b"\r\n\r\n")[2]
-    told = re.sub(r"\bN\b", str(len(body)), headers)
-    found = hook.exchange(f"POST /validate HTTP/1.1\r\nHost: x\r\n{told}\r\n".encode() + body + review("smuggled"))
-    assert found.count(b"HTTP/1.1 ") <= 1
-    assert not found.startswith(b"HTTP/1.1 2")
+    head = re.sub(r"\bN\b", str(len(body)), headers)
+    answer = hook.exchange(
+        f"POST /validate HTTP/1.1\r\nHost: x\r\n{head}\r\n".encode() + body + review("smuggled")
+    )
+    assert answer.count(b"HTTP/1.1 ") <= 1
+    assert not answer.startswith(b"HTTP/1.1 2")
     assert hook.asked == []
 
 
-@attack(
-    Group.HTTP,
-    Attacker.POD,
+@by_pod(
     wants="get hidden pages by odd paths and methods: dots, doubled or quoted slashes, whole URLs, TRACE, CONNECT",
     stopped_by="pages that have one spelling, two methods, and a token asked for before any is made",
 )
@@ -435,6 +412,6 @@ def test_odd_paths_and_methods_get_nothing(tmp_path: Path, health: HttpServer) -
     with served(tmp_path) as agent:
         for request in requests:
             text = f"{request} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
-            for found in (exchange(agent.port, text, tls=True), exchange(health.port, text)):
-                assert found[9:12] in (b"400", b"403", b"404", b"405", b"501"), request
-                assert b"n1" not in found
+            for answer in (exchange(agent.port, text, tls=True), exchange(health.port, text)):
+                assert answer[9:12] in (b"400", b"403", b"404", b"405", b"501"), request
+                assert b"n1" not in answer

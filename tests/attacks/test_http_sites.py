@@ -6,6 +6,7 @@ import json
 import socket
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,8 @@ from mcagent.model.config import Config
 from mcagent.observe.browser import browser_pages
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.attacks.http_clients import PAGES, served, status_of
+
+by_site = partial(attack, Group.HTTP, Attacker.SITE)
 
 LIVE = (
     "/trace/live?in_port=1&source=10.1.2.2&destination=10.2.2.2&protocol=udp&source_port=23000&port=8080&mac=plain"
@@ -105,9 +108,7 @@ def test_open_pages_do_not_act(tmp_path: Path) -> None:
     assert not agent.queries
 
 
-@attack(
-    Group.HTTP,
-    Attacker.SITE,
+@by_site(
     wants="read status and topology from the loopback of an administrator by a name that resolves to 127.0.0.1",
     stopped_by="Host: pages on the loopback have the loopback's names and those configured",
 )
@@ -128,9 +129,7 @@ def test_a_rebound_name_reads_nothing(agent: ActingPages) -> None:
         assert status_of(agent.port, "GET /topology", Host=host) == 200, host
 
 
-@attack(
-    Group.HTTP,
-    Attacker.SITE,
+@by_site(
     wants="read the pages of a controller that listens on the loopback by a name that resolves to 127.0.0.1",
     stopped_by="Host: pages on the loopback have the loopback's names and those configured",
 )
@@ -152,9 +151,7 @@ def test_a_rebound_name_reads_nothing_of_a_controller() -> None:
         client.close()
 
 
-@attack(
-    Group.HTTP,
-    Attacker.SITE,
+@by_site(
     wants="have an administrator's browser, by `kubectl port-forward`, get pages or send packets for an image",
     stopped_by="Origin and Sec-Fetch-Site: what pages of other sites request is refused",
 )
@@ -168,9 +165,7 @@ def test_pages_of_other_sites_request_nothing(agent: ActingPages) -> None:
     assert not agent.queries
 
 
-@attack(
-    Group.HTTP,
-    Attacker.SITE,
+@by_site(
     wants="use a token that a browser sends by itself to pages with TLS",
     stopped_by="Origin and Sec-Fetch-Site, checked before the token",
 )

@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,14 @@ from mcagent.kube.client import Client
 from mcagent.kube.credentials import token_kubeconfig
 from mcagent.kube.errors import ApiUnreachableError
 from mcagent.kube.reviews import Reviewer, ReviewLimits
-from tests.apiservers import Cluster
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.attacks.http_clients import ATTACKER, PAGES, connect, exchange, get, served
 from tests.waiting import until
+from tests.worlds.apiservers import Cluster
 
 pytestmark = pytest.mark.real_only  # the embedded server checks no rights
+
+by_pod = partial(attack, Group.HTTP, Attacker.POD)
 
 HEAD = b"GET /metrics HTTP/1.1\r\nHost: x\r\n"
 
@@ -31,9 +34,9 @@ HEAD = b"GET /metrics HTTP/1.1\r\nHost: x\r\n"
 @pytest.fixture
 def health() -> Iterator[HttpServer]:
     """Give a health server as a Pod of a controller has it."""
-    made = serve_health(("0.0.0.0", 0), PAGES)
-    yield made
-    made.close()
+    health_server = serve_health(("0.0.0.0", 0), PAGES)
+    yield health_server
+    health_server.close()
 
 
 READERS = Path(__file__).parents[2] / "deploy/metrics-reader.yaml"
@@ -68,9 +71,7 @@ class Reader:
         return str(self.cluster.client.request("POST", path, body=body)["status"]["token"])
 
 
-@attack(
-    Group.HTTP,
-    Attacker.POD,
+@by_pod(
     wants="read /metrics and /status through the Node's address",
     stopped_by="TLS and a bearer token off the loopback",
 )
@@ -86,9 +87,7 @@ def test_pages_take_a_token(cluster: Cluster, tmp_path: Path) -> None:
         until(lambda: get(agent.port, "/metrics", reader.token(), tls=True) == (200, "mcagent_ready 1\n"))
 
 
-@attack(
-    Group.HTTP,
-    Attacker.POD,
+@by_pod(
     wants="read /metrics and /status with its own ServiceAccount's token",
     stopped_by="a SubjectAccessReview for each page: the right to `get` that very path",
 )
@@ -100,9 +99,7 @@ def test_a_token_without_the_right_reads_nothing(cluster: Cluster, tmp_path: Pat
         assert get(agent.port, "/status", token, tls=True)[0] == 403
 
 
-@attack(
-    Group.HTTP,
-    Attacker.POD,
+@by_pod(
     wants="send packets in another Pod's name with the token of Prometheus",
     stopped_by="the page that sends them is in the ClusterRole `mcagent-live-tracer` alone",
 )
@@ -122,9 +119,7 @@ def test_who_reads_metrics_sends_no_packets(cluster: Cluster, tmp_path: Path) ->
         assert get(agent.port, "/trace/live", administrator, tls=True)[0] == 405
 
 
-@attack(
-    Group.HTTP,
-    Attacker.POD,
+@by_pod(
     wants="read pages with a token that it got as another service, made for another audience",
     stopped_by="a TokenReview for the API server's own audience",
 )
@@ -135,9 +130,7 @@ def test_a_token_for_another_audience_is_refused(cluster: Cluster, tmp_path: Pat
         assert get(agent.port, "/metrics", reader.token("vault"), tls=True)[0] == 401
 
 
-@attack(
-    Group.HTTP,
-    Attacker.POD,
+@by_pod(
     wants="read pages with a forged token, or one of an account that is gone",
     stopped_by="a TokenReview: the API server checks signature, expiry and account",
 )
@@ -156,9 +149,7 @@ def test_forged_and_orphaned_tokens_are_refused(cluster: Cluster, tmp_path: Path
     server.close()
 
 
-@attack(
-    Group.HTTP,
-    Attacker.POD,
+@by_pod(
     wants="slip a second request past the check of the first one's token, on the same connection",
     stopped_by="one request for each connection of the pages",
 )
@@ -168,9 +159,9 @@ def test_pipelined_requests_are_not_answered(cluster: Cluster) -> None:
     server = HttpServer(("127.0.0.1", 0), PAGES, guard=Reviewer(cluster.client.request))
     good = HEAD + f"Authorization: Bearer {token}\r\n\r\n".encode()
     until(lambda: get(server.port, "/metrics", token)[0] == 200, timeout=15)
-    found = exchange(server.port, good + b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert found.count(b"HTTP/1.1 ") <= 1
-    assert b"n1" not in found
+    answers = exchange(server.port, good + b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert answers.count(b"HTTP/1.1 ") <= 1
+    assert b"n1" not in answers
     server.close()
 
 
@@ -196,9 +187,7 @@ class Counting:
         return self.client.request(method, path, query, body=body, timeout=timeout)
 
 
-@attack(
-    Group.HTTP,
-    Attacker.POD,
+@by_pod(
     wants="flood the API server with reviews of guessed tokens, and push the good ones out of the cache",
     stopped_by="limits on reviews for each source and in all; good and bad answers are kept apart, both bounded",
 )
@@ -220,9 +209,7 @@ def test_guessing_costs_the_api_server_little(cluster: Cluster) -> None:
 
 
 @pytest.mark.timing
-@attack(
-    Group.HTTP,
-    Attacker.POD,
+@by_pod(
     wants="read pages while the API server is down and no token can be checked",
     stopped_by="failing closed: only what was good a short while ago still is",
 )
@@ -245,9 +232,7 @@ def test_without_the_api_server_nobody_new_comes_in(cluster: Cluster) -> None:
     assert reviewer(known, "/metrics", "a") == 503
 
 
-@attack(
-    Group.HTTP,
-    Attacker.POD,
+@by_pod(
     wants="read the pages of an agent that has no API server to ask",
     stopped_by="failing closed: off the loopback they are closed until the configuration opens them by name",
 )
@@ -263,9 +248,7 @@ def test_without_an_api_server_pages_are_nobodys(tmp_path: Path) -> None:
             assert b"n1" in local.recv(65536)
 
 
-@attack(
-    Group.HTTP,
-    Attacker.POD,
+@by_pod(
     wants="learn from /readyz of a controller which objects exist and where its API servers are",
     stopped_by="health that tells its status only, off the loopback",
 )
@@ -278,9 +261,7 @@ def test_health_tells_no_reasons(health: HttpServer) -> None:
     assert {get(health.port, path)[0] for path in ("/metrics", "/status")} == {404}
 
 
-@attack(
-    Group.HTTP,
-    Attacker.POD,
+@by_pod(
     wants="have an unreachable API server's reviews pile up and block the pages for those who are known",
     stopped_by="few reviews at once, each with a time limit, and known answers that need none",
 )
@@ -296,12 +277,12 @@ def test_reviews_that_hang_block_nobody_known(cluster: Cluster) -> None:
     counting.client = hanging
     guesses = []
     for number in range(40):
-        one = connect(server.port)
-        one.sendall(HEAD + f"Authorization: Bearer guess-{number:08}\r\n\r\n".encode())
-        guesses.append(one)
+        guess = connect(server.port)
+        guess.sendall(HEAD + f"Authorization: Bearer guess-{number:08}\r\n\r\n".encode())
+        guesses.append(guess)
     assert get(server.port, "/metrics", token, timeout=3.0)[0] == 200
-    for one in guesses:
-        one.close()
+    for guess in guesses:
+        guess.close()
     server.close()
     hanging.close()
     silent.close()

@@ -25,13 +25,15 @@ from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
-from tests.apiservers import refusal
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.attacks.test_access import JOIN_SECRET, Stage, _stages, decoded, stage, stopped
 from tests.kube.access import MERGE, token_of
+from tests.worlds.apiservers import refusal
+from tests.worlds.shipped_access import JOIN_SECRET, Stage, _stages, decoded, stage, stopped
 
 pytestmark = pytest.mark.real_only  # the embedded server has no CEL
 __all__ = ["_stages", "stage"]
+
+by_member = partial(attack, Group.ACCESS, Attacker.MEMBER)
 LIFE = 3600
 
 
@@ -135,9 +137,7 @@ def test_renewal_into_another_secret(member: Member) -> None:
     assert claims.anchor == member.claims.anchor
 
 
-@attack(
-    Group.ACCESS,
-    Attacker.MEMBER,
+@by_member(
     wants="make a stolen token last for years by renewing it for longer than the administrator has allowed",
     stopped_by="an admission policy: expirationSeconds is at most what the name of the bound Secret says",
 )
@@ -150,9 +150,7 @@ def test_a_longer_life(member: Member, seconds: int) -> None:
     stopped(member.refused(token_request(forged, seconds)), "not found", "at most 999999999")
 
 
-@attack(
-    Group.ACCESS,
-    Attacker.MEMBER,
+@by_member(
     wants="keep access after the revocation by a token that is bound to nothing, or to what stays",
     stopped_by="an admission policy: boundObjectRef is the Secret that `membertoken create` made for this member",
 )
@@ -160,7 +158,7 @@ def test_a_token_that_is_not_bound(member: Member) -> None:
     """No reference, another Secret, that of another member, a Pod, a Node, and other names of the same Secret."""
     whole: Any = token_request(member.claims.anchor, 600)
     reference = whole["spec"].pop("boundObjectRef")
-    others: tuple[Any, ...] = (
+    owner_references: tuple[Any, ...] = (
         {},
         reference | {"name": "mcagent-leader-webhook"},
         reference | {"name": anchor_name("west", LIFE, "a" * 20)},
@@ -171,14 +169,12 @@ def test_a_token_that_is_not_bound(member: Member) -> None:
         reference | {"apiVersion": ""},
     )
     stopped(member.refused(whole), "spec.boundObjectRef must be the Secret")
-    for other in others:
+    for other in owner_references:
         body = whole | {"spec": whole["spec"] | {"boundObjectRef": other}}
         stopped(member.refused(body), "spec.boundObjectRef must be the Secret", "Unsupported value")
 
 
-@attack(
-    Group.ACCESS,
-    Attacker.MEMBER,
+@by_member(
     wants="get the token of another member, of the controller, or of an account whose name begins like its own",
     stopped_by="RBAC: the Role names the member's own account",
 )
@@ -191,9 +187,7 @@ def test_a_token_of_another_account_by_the_right_to_renew(member: Member) -> Non
         stopped(member.refused(token_request(anchor_name(account, LIFE, "a" * 20), 600), account), "cannot create")
 
 
-@attack(
-    Group.ACCESS,
-    Attacker.MEMBER,
+@by_member(
     wants="renew a token that was revoked, within the seconds for which the API server still believes it",
     stopped_by="the bound Secret, which is gone; the name of the next one cannot be guessed or read",
 )

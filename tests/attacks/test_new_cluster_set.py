@@ -7,8 +7,8 @@ import pytest
 from mcagent.controller.contract import names
 from mcagent.model.objects import Kind
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.embedded.test_admin import INIT, Site, make_token, server, site
-from tests.unit.leader_world import AREA, Leader, cluster_info
+from tests.worlds.admin_site import INIT, Site, make_token, server, site
+from tests.worlds.leader_world import AREA, Leader, cluster_info
 
 __all__ = ["server", "site"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import IPv4Address
 from typing import Any
 
@@ -21,6 +22,9 @@ from tests.attacks.catalogue import Attacker, Group, attack
 from tests.waiting import until
 
 pytestmark = pytest.mark.datapath
+
+by_pod = partial(attack, Group.NODES, Attacker.POD)
+by_member = partial(attack, Group.NODES, Attacker.MEMBER)
 
 KUBELET, NODE_PORT, NODE_PORT_ELSEWHERE = 10250, 30080, 30081
 EXPORTED = 9100  # of a process on the Nodes' network: an endpoint may not be one of Kubernetes' own
@@ -62,9 +66,9 @@ def world(make_lab: Callable[..., Lab]) -> Iterator[World]:
     """Two clusters whose Nodes are in the published Pod CIDR, with kubelet's port open on the second's workers."""
     lab = make_lab(generate(cni=Cni.AWS_VPC, workers=2), liveness=False)
     east, west = lab.topology.clusters
-    one, two = west.workers
-    with packets.listening(lab.namespace(one), KUBELET), packets.listening(lab.namespace(two), KUBELET):
-        for node, other in ((one, two), (two, one)):
+    worker, two = west.workers
+    with packets.listening(lab.namespace(worker), KUBELET), packets.listening(lab.namespace(two), KUBELET):
+        for node, other in ((worker, two), (two, worker)):
             rules = _NODE_PORTS.format(
                 node=node.address,
                 port=NODE_PORT,
@@ -74,7 +78,7 @@ def world(make_lab: Callable[..., Lab]) -> Iterator[World]:
             )
             netns.execute(lab.namespace(node), ["nft", "-f", "-"], stdin=rules)
         pod, gateway = lab.namespace(east.workers[0].pods[0]), lab.namespace(east.gateways[0])
-        yield World(lab, pod, gateway, west.gateways[0], (one, two))
+        yield World(lab, pod, gateway, west.gateways[0], (worker, two))
 
 
 def _still_reached(world: World) -> None:
@@ -83,9 +87,7 @@ def _still_reached(world: World) -> None:
         assert traffic.tcp(world.pod, node.pods[0].address, POD_PORT).pod == node.pods[0].name
 
 
-@attack(
-    Group.NODES,
-    Attacker.POD,
+@by_pod(
     wants="open a connection to the kubelet of a worker of another cluster",
     stopped_by=CLOSED,
 )
@@ -95,9 +97,7 @@ def test_the_kubelet_of_a_worker(world: World) -> None:
     _still_reached(world)
 
 
-@attack(
-    Group.NODES,
-    Attacker.MEMBER,
+@by_member(
     wants="open a connection to a Node from a gateway's own address, for which replies are let in",
     stopped_by=CLOSED,
 )
@@ -116,9 +116,7 @@ def test_a_gateway_as_the_client(world: World) -> None:
     assert not netns.call(world.gateway, connect)
 
 
-@attack(
-    Group.NODES,
-    Attacker.POD,
+@by_pod(
     wants="reach a Pod by a NodePort of a Service that was never exported",
     stopped_by="nft, after kube-proxy's destination NAT: it translates nothing that another cluster sends",
 )
@@ -129,9 +127,7 @@ def test_a_node_port(world: World) -> None:
     assert packets.connects(inside, world.nodes[0].address, NODE_PORT)
 
 
-@attack(
-    Group.NODES,
-    Attacker.POD,
+@by_pod(
     wants="reach a Pod of another Node by a NodePort, which forwards what comes in",
     stopped_by="nft, after kube-proxy's destination NAT, on the Node that has the address",
 )
@@ -175,9 +171,7 @@ def _forged(world: World, node: Node, destination_mac: str) -> bool:
         return packets.received(server, sent, within=packets.SILENCE)
 
 
-@attack(
-    Group.NODES,
-    Attacker.MEMBER,
+@by_member(
     wants="pass for a translated Service by a forged source MAC inside the tunnel",
     stopped_by="the pipeline: what was not translated here gets another source MAC before the kernel sees it",
 )
@@ -193,9 +187,7 @@ def test_a_forged_source_mac(world: World) -> None:
         assert packets.arrives(server, sent, lambda: packets.geneve(world.gateway, world.peer.address, frame))
 
 
-@attack(
-    Group.NODES,
-    Attacker.MEMBER,
+@by_member(
     wants="pass for a translated Service by the destination MAC that gateways use among themselves",
     stopped_by="the pipeline: gateways of other clusters are asked for no MAC, and every packet gets one here",
 )
@@ -204,9 +196,7 @@ def test_a_forged_destination_mac(world: World) -> None:
     assert [_forged(world, node, "aa:bb:cc:dd:ee:f1") for node in world.nodes] == [False, False]
 
 
-@attack(
-    Group.NODES,
-    Attacker.POD,
+@by_pod(
     wants="learn which ports of a Node are open by segments of no connection, which are answered by resets",
     stopped_by="nft judges every packet by itself, whatever conntrack makes of it",
 )
@@ -218,7 +208,7 @@ def test_in_the_middle_of_a_connection(world: World) -> None:
             segments = (packets.tcp(attacker.address, node.address, (port, KUBELET), syn=False) for port in PORTS)
             packets.flood(world.pod, attacker.address, node.address, segments)
         _still_reached(world)  # sent after them
-        answers = [one.source for one in map(Packet, capture.frames()) if one.source in _addresses(world)]
+        answers = [packet.source for packet in map(Packet, capture.frames()) if packet.source in _addresses(world)]
         assert answers == []
     for node in world.nodes:
         lines = netns.execute(world.lab.namespace(node), ["cat", "/proc/net/nf_conntrack"]).stdout.splitlines()
@@ -263,9 +253,7 @@ def _host_pod(node: Node, namespace: str) -> dict[str, Any]:
     }
 
 
-@attack(
-    Group.NODES,
-    Attacker.POD,
+@by_pod(
     wants="go on to other ports of a Node that has an endpoint of an exported Service",
     stopped_by=CLOSED,
 )

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +38,19 @@ from mcagent.model.objects import Kind
 from mcagent.model.parsing.document import MAX_DEPTH, decode_noting_cuts
 from mcagent.observe.logs import JsonFormatter, TextFormatter
 from mcagent.supervised import dead
-from tests.apiservers import Cluster, refusal
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.controllers import Controller, controller
-from tests.embedded.test_informer import put
 from tests.embedded.test_webhook import Hook
 from tests.kube.suite.test_shipped_webhooks import Shipped, join
 from tests.kube.suite.test_shipped_webhooks import cluster_set as a_set
 from tests.kube.suite.test_shipped_webhooks import gateway as a_gateway
-from tests.unit import agentworld
-from tests.unit.leader_world import SET, announce, cluster_set, endpoints, service
+from tests.worlds import agentworld
+from tests.worlds.apiservers import Cluster, refusal
+from tests.worlds.controllers import Controller, controller
+from tests.worlds.leader_world import SET, announce, cluster_set, endpoints, service
+from tests.worlds.mirrors import put
+
+by_member = partial(attack, Group.OBJECTS, Attacker.MEMBER)
+by_user = partial(attack, Group.OBJECTS, Attacker.USER)
 
 QUICK = Timing(list_timeout=20.0, backoff=Backoff(first=0.02, most=0.2), steady=0.2)
 ESCAPES = "\x1b[2J\r\nlevel=error forged by mallory\x07\x9b31m\u202e"
@@ -69,9 +73,9 @@ def created(cluster: Cluster, obj: RawObject, inside: str = "null") -> None:
 
 def with_payload(name: str, **spec: Any) -> RawObject:
     """Return a Service export of mallory with fields of its spec."""
-    found = service("mallory", f"evil/{name}")
-    found["spec"]["service"]["serviceSpec"] |= spec
-    return found
+    payload = service("mallory", f"evil/{name}")
+    payload["spec"]["service"]["serviceSpec"] |= spec
+    return payload
 
 
 def good(cluster: Cluster, name: str = "nginx") -> None:
@@ -89,11 +93,11 @@ def imported(cluster: Cluster, name: str = "nginx") -> bool:
 @contextmanager
 def leading(cluster: Cluster, directory: Path) -> Iterator[Controller]:
     """Run a leader's controller in the test's namespace; it is to be in order afterwards."""
-    with controller("leader", cluster.server.kubeconfig, cluster.namespace, directory) as found:
-        yield found
-        assert found.page("/healthz") == "ok\n"
-        assert found.ready()
-        assert "Traceback" not in found.log.read_text()
+    with controller("leader", cluster.server.kubeconfig, cluster.namespace, directory) as leader_process:
+        yield leader_process
+        assert leader_process.page("/healthz") == "ok\n"
+        assert leader_process.ready()
+        assert "Traceback" not in leader_process.log.read_text()
 
 
 def joined(cluster: Cluster) -> None:
@@ -148,9 +152,7 @@ def reading(cluster: Cluster, timing: Timing = QUICK) -> Iterator[tuple[Informer
 
 
 @pytest.mark.real_only
-@attack(
-    Group.OBJECTS,
-    Attacker.MEMBER,
+@by_member(
     wants="end the leader for all with an export that is nested 700 deep",
     stopped_by="decoding that cuts what is nested more than 64 deep, before anything walks it",
 )
@@ -171,9 +173,7 @@ def test_a_nested_export_does_not_end_the_leader(cluster: Cluster, tmp_path: Pat
 
 
 @pytest.mark.real_only
-@attack(
-    Group.OBJECTS,
-    Attacker.MEMBER,
+@by_member(
     wants="keep a leader from starting with one nested export in the middle of a list",
     stopped_by="decoding that cuts the text of one object, not the page",
 )
@@ -188,9 +188,7 @@ def test_a_nested_export_does_not_cost_the_list(cluster: Cluster, tmp_path: Path
 
 
 @pytest.mark.real_only
-@attack(
-    Group.OBJECTS,
-    Attacker.MEMBER,
+@by_member(
     wants="blind all watchers by a nested object among the events",
     stopped_by="an informer for which a bad event is one object's matter: the watch goes on",
 )
@@ -222,9 +220,7 @@ def listed(kind: Kind, *items: str) -> bytes:
     return f'{head}, "metadata": {{"resourceVersion": "5"}}, "items": [{", ".join(items)}]}}'.encode()
 
 
-@attack(
-    Group.OBJECTS,
-    Attacker.USER,
+@by_user(
     wants="stop the agents with a ServiceExport that holds thousands of nested lists",
     stopped_by="decoding that cuts the text of one object: neither list nor watch is lost",
 )
@@ -250,8 +246,8 @@ def test_a_nested_service_export_does_not_blind_an_agent() -> None:
             )
             with answered(listener, events.encode()):
                 wait_until(lambda: "shop/five" in store.take().service_exports, "the event after it", timeout=10)
-            known = {f"shop/{name}" for name in ("one", "two", "three", "four", "five")}
-            assert set(store.take().service_exports) == known
+            export_names = {f"shop/{name}" for name in ("one", "two", "three", "four", "five")}
+            assert set(store.take().service_exports) == export_names
             assert dead() == []
         finally:
             source.stop()
@@ -302,9 +298,7 @@ def test_what_nobody_reads_is_not_held(cluster: Cluster) -> None:
         assert all(len(json.dumps(as_json(obj))) < 2000 for obj in mirror.objects.values())
 
 
-@attack(
-    Group.OBJECTS,
-    Attacker.USER,
+@by_user(
     wants="burn processor time with annotations of brackets and quotes that look nested",
     stopped_by="a scan of the text that is linear in its length",
 )
@@ -353,24 +347,22 @@ def _service(name: str, last: int) -> RawObject:
 
 
 def _slice(service_name: str, number: int, count: int = 1000) -> RawObject:
-    found = agentworld.raw(
+    endpoint_slice = agentworld.raw(
         Kind.ENDPOINT_SLICE,
         f"{service_name}-{number}",
         addressType="IPv4",
         endpoints=[{"addresses": [f"10.10.{i // 250 + 4 * number}.{i % 250 + 1}"]} for i in range(count)],
         ports=[{"name": "http", "port": 8080, "protocol": "TCP"}],
     )
-    found["metadata"]["labels"] = {"kubernetes.io/service-name": service_name}
-    return found
+    endpoint_slice["metadata"]["labels"] = {"kubernetes.io/service-name": service_name}
+    return endpoint_slice
 
 
 # --- nonsense --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.real_only
-@attack(
-    Group.OBJECTS,
-    Attacker.MEMBER,
+@by_member(
     wants="break the leader's view of its members with announcements full of nonsense",
     stopped_by="reconcilers for which a bad object is a condition or nothing, never an exception",
 )
@@ -387,8 +379,8 @@ def test_announcements_with_nonsense(cluster: Cluster, tmp_path: Path) -> None:
 
     def ready() -> bool:
         path = object_path(Kind.CLUSTER_SET, cluster.namespace, SET)
-        found = cluster.client.request("GET", path).get("status") or {}
-        return "east" in {one["clusterID"] for one in found.get("clusterStatuses") or ()}
+        status = cluster.client.request("GET", path).get("status") or {}
+        return "east" in {cluster_status["clusterID"] for cluster_status in status.get("clusterStatuses") or ()}
 
     with leading(cluster, tmp_path) as leader:
         created(cluster, announce("east"))
@@ -398,9 +390,7 @@ def test_announcements_with_nonsense(cluster: Cluster, tmp_path: Path) -> None:
 
 
 @pytest.mark.real_only
-@attack(
-    Group.OBJECTS,
-    Attacker.MEMBER,
+@by_member(
     wants="take over the terminal of an administrator who lists exports",
     stopped_by="cells that are printable and short, whatever is in the objects",
 )
@@ -419,9 +409,7 @@ def test_a_table_does_not_obey(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("form", [TextFormatter(times=True), JsonFormatter()], ids=["text", "json"])
-@attack(
-    Group.OBJECTS,
-    Attacker.MEMBER,
+@by_member(
     wants="forge a line of the log with what an exception quotes from an object",
     stopped_by="a log whose lines and tracebacks are escaped, and tracebacks indented",
 )
@@ -441,9 +429,7 @@ def test_a_log_line_cannot_be_forged(form: logging.Formatter) -> None:
     assert not any(line.startswith("level=error") for line in (first, *rest))
 
 
-@attack(
-    Group.OBJECTS,
-    Attacker.MEMBER,
+@by_member(
     wants="pass for another cluster with letters that look alike, or digits of another script",
     stopped_by="names and addresses of ASCII letters and digits only",
 )
@@ -452,7 +438,7 @@ def test_letters_that_look_alike() -> None:
     from mcagent.controller.leader.exports.header import read_header
     from mcagent.controller.leader.exports.payloads import read_backends
     from mcagent.model.errors import InputError
-    from tests.unit.memory_objects import typed
+    from tests.worlds.memory_objects import typed
 
     assert read_header(typed(service("east"))).cluster_id == "east"
     for cluster, target in (
@@ -475,10 +461,10 @@ def test_letters_that_look_alike() -> None:
 @pytest.fixture
 def hook() -> Iterator[Hook]:
     """Give a webhook that allows everything."""
-    made = Hook({"/validate": lambda _request: ALLOWED})
-    made.use()
-    yield made
-    made.server.close()
+    hook = Hook({"/validate": lambda _request: ALLOWED})
+    hook.use()
+    yield hook
+    hook.server.close()
 
 
 def asked(hook: Hook, operation: str = "CREATE", **request: str) -> tuple[int, Any]:
@@ -489,9 +475,7 @@ def asked(hook: Hook, operation: str = "CREATE", **request: str) -> tuple[int, A
     return hook.post(body.encode())
 
 
-@attack(
-    Group.OBJECTS,
-    Attacker.MEMBER,
+@by_member(
     wants="break the webhook with bodies that are nested, or of kinds that are no texts",
     stopped_by="bounded decoding: every body gets an answer, and the next one too",
 )
@@ -526,12 +510,12 @@ def test_bodies_that_are_nested_or_strange(hook: Hook) -> None:
 def test_lengths_that_are_none(hook: Hook) -> None:
     """Each gets an answer that refuses it, in its own connection."""
     for length in ("9" * 5000, "-1", "1e3", "0x10", "\u0661", "+5", " ", "1 1"):
-        made = hook.connect()
-        made.putrequest("POST", "/validate")
-        made.putheader("Content-Length", length.encode())
-        made.endheaders()
-        assert 400 <= made.getresponse().status < 500, length
-        made.close()
+        connection = hook.connect()
+        connection.putrequest("POST", "/validate")
+        connection.putheader("Content-Length", length.encode())
+        connection.endheaders()
+        assert 400 <= connection.getresponse().status < 500, length
+        connection.close()
     assert asked(hook)[1]["response"]["allowed"]
 
 
@@ -551,21 +535,19 @@ def test_made_up_kinds_are_one_label(hook: Hook) -> None:
 @pytest.fixture
 def shipped(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[[ControllerRole], Shipped]]:
     """Give a function that applies a role's manifests in the test's namespace; nothing runs."""
-    made: list[Shipped] = []
+    webhooks: list[Shipped] = []
 
     def apply(role: ControllerRole) -> Shipped:
-        made.append(Shipped(cluster, role, tmp_path))
-        return made[-1]
+        webhooks.append(Shipped(cluster, role, tmp_path))
+        return webhooks[-1]
 
     yield apply
-    for one in made:
-        one.stack.close()
+    for webhook in webhooks:
+        webhook.stack.close()
 
 
 @pytest.mark.real_only
-@attack(
-    Group.OBJECTS,
-    Attacker.MEMBER,
+@by_member(
     wants="keep administrators from deleting the object that keeps the leader's webhook from running",
     stopped_by="matchConditions: only accounts of the Common Area need the webhook to delete; they fail closed",
 )
@@ -574,8 +556,8 @@ def test_administrators_delete_without_a_leader(
 ) -> None:
     """With no webhook running, everything can be deleted, finalizers included, but not by a member."""
     created(cluster, service("east"))
-    held = service("west")
-    created(cluster, held)
+    export = service("west")
+    created(cluster, export)
     created(cluster, announce("east"))
     created(cluster, a_set("set"))
     created(cluster, a_gateway("node-1"))
@@ -606,9 +588,7 @@ def test_administrators_delete_without_a_leader(
 # --- what nobody thought of ------------------------------------------------------------------------------
 
 
-@attack(
-    Group.OBJECTS,
-    Attacker.MEMBER,
+@by_member(
     wants="leave an agent or a controller that looks healthy and sees nothing any more",
     stopped_by="supervised threads: they begin anew, and /healthz fails for those that cannot",
 )
@@ -640,9 +620,7 @@ def test_a_reader_that_breaks_begins_anew(tmp_path: Path) -> None:
             client.close()
 
 
-@attack(
-    Group.OBJECTS,
-    Attacker.MEMBER,
+@by_member(
     wants="hold an informer of a leader's API server with an endless line, or a stream of nonsense",
     stopped_by="limits of a line and of bad lines: a line is passed over, and a list follows",
 )

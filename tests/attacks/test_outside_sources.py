@@ -6,6 +6,7 @@ import contextlib
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from ipaddress import IPv4Address
 
 import pytest
@@ -21,10 +22,12 @@ from mcagent.core.addresses.underlay import mapped_addresses
 from tests.attacks import packets
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.attacks.test_third_cluster import PORT_UNREACHABLE, icmp_error
-from tests.labs import MakeLab
 from tests.waiting import until
+from tests.worlds.labs import MakeLab
 
 pytestmark = pytest.mark.datapath
+
+by_member = partial(attack, Group.STATE, Attacker.MEMBER)
 
 PLAIN_MAC, ANY_MAC = "aa:bb:cc:dd:ee:f0", "0a:6d:63:00:00:02"
 NTP, CLOSED = 123, 9  # ports; no Pod serves the second
@@ -83,9 +86,7 @@ def _still_reached(world: World) -> None:
     assert traffic.tcp(client, world.pod.address, POD_PORT).pod == world.pod.name
 
 
-@attack(
-    Group.STATE,
-    Attacker.MEMBER,
+@by_member(
     wants="answer a Node's own connection in the name of an outside server, which it names as its gateway",
     stopped_by=f"{OWN_TUNNEL}; nft: a reply arrives by the device to which the route to its source leads",
 )
@@ -135,9 +136,7 @@ def test_the_name_of_an_outside_host_that_a_policy_allows(world: World) -> None:
 
 
 @pytest.mark.parametrize("way", ["by the uplink", "through the bridge"])
-@attack(
-    Group.STATE,
-    Attacker.MEMBER,
+@by_member(
     wants="end a Node's own connection through the uplink to an address of the member's CIDR, by ICMP errors",
     stopped_by="nft: an ICMP error about a Node's request passes only if the bridge has seen the request",
 )

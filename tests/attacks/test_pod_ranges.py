@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from ipaddress import IPv4Address, IPv4Network, ip_network
 
 import pytest
@@ -27,13 +28,15 @@ from mcagent.model.net import PodPrefix
 from mcagent.model.objects import ApiObject, Gateway, Kind
 from mcagent.model.parsing.prefixes import PREFIXES_ANNOTATION
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.topologies import from_kernel
-from tests.unit.core_inputs import HOME, cluster, config, networks, snapshot
-from tests.unit.leader_world import AREA, SET, Leader, account, announce, cluster_info
-from tests.unit.member_world import AREA as NORTH
-from tests.unit.member_world import HOME as MEMBER_HOME
-from tests.unit.memory_objects import START
 from tests.unit.test_pod_ranges import KUBEADM, member, occupied, own_prefixes, world
+from tests.worlds.core_inputs import HOME, cluster, config, networks, snapshot
+from tests.worlds.leader_world import AREA, SET, Leader, account, announce, cluster_info
+from tests.worlds.member_world import AREA as NORTH
+from tests.worlds.member_world import HOME as MEMBER_HOME
+from tests.worlds.memory_objects import START
+from tests.worlds.topologies import from_kernel
+
+by_member = partial(attack, Group.ADDRESSES, Attacker.MEMBER)
 
 SERVICES = {"attacker": "10.1.0.0/16", "first": "10.97.0.0/16", "victim": "10.98.0.0/16"}
 
@@ -73,9 +76,7 @@ def granted(leader: Leader, name: str) -> list[str]:
     return list(info.get("podCIDRs") or ())
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="publish another cluster's virtual Pod CIDR, before or after that cluster does",
     stopped_by="the leader's ledger, which keeps each virtual Pod CIDR for its cluster from the assignment on",
 )
@@ -92,9 +93,7 @@ def test_another_clusters_virtual_pod_cidr() -> None:
     assert granted(leader, "attacker") == []
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="have the virtual Pod CIDR of a cluster that left, to which caches and UDP clients still lead",
     stopped_by="the leader's record of virtual Pod CIDRs: that of a cluster that left is kept for its ID, and is "
     "given to another cluster only if the pool has no other",
@@ -117,9 +116,7 @@ def test_the_virtual_pod_cidr_of_a_cluster_that_left() -> None:
     assert virtual(leader, "victim") == cidr
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="make all other clusters change the addresses of their Pods, again and again, by false Pod CIDRs",
     stopped_by="the limits of the member (mcagent.io/allowed-cidrs), and /9, the largest Pod CIDR that counts; a "
     "cluster that has a virtual Pod CIDR never changes it again",
@@ -148,9 +145,7 @@ def with_prefix(*objects: ApiObject, node: str = "g1") -> Compiled:
     return compile_desired(snapshot(*home, *objects), Facts(), settings)
 
 
-@attack(
-    Group.ADDRESSES,
-    Attacker.MEMBER,
+@by_member(
     wants="publish a Pod CIDR that covers the real or the virtual Pod CIDR of a cluster",
     stopped_by="its agents, which keep both reserved: packets of its own Pods are never routed away",
 )

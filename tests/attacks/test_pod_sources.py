@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from ipaddress import IPv4Address
 
 import pytest
@@ -13,9 +14,11 @@ from devtools.lab.topology import POD_PORT, Node, generate
 from tests.attacks import packets, tunnel_packets
 from tests.attacks.catalogue import Attacker, Group, attack
 from tests.attacks.tunnel_range import NOTHING, Range
-from tests.labs import MakeLab
+from tests.worlds.labs import MakeLab
 
 pytestmark = pytest.mark.datapath
+
+by_pod = partial(attack, Group.POLICIES, Attacker.POD)
 
 DEVICE = "the Node (nft, hook forward): a Pod's packets come by the device of the route to its address"
 
@@ -41,9 +44,7 @@ def _forge(shared: Range, node: Node, source: IPv4Address, to: IPv4Address, port
         assert shared.attempt(node, send) == NOTHING
 
 
-@attack(
-    Group.POLICIES,
-    Attacker.POD,
+@by_pod(
     wants="have the label identity of another Pod of its Node by packets with its address, where rp_filter is off",
     stopped_by=DEVICE,
 )
@@ -54,9 +55,7 @@ def test_the_address_of_a_neighbour(shared: Range, role: str) -> None:
     _forge(shared, node, node.pods[1].address, shared.far_worker.pods[0].address)
 
 
-@attack(
-    Group.POLICIES,
-    Attacker.POD,
+@by_pod(
     wants="do so towards a Service that kube-proxy translates to one of another cluster",
     stopped_by=DEVICE,
 )
@@ -66,9 +65,7 @@ def test_the_address_of_a_neighbour_towards_a_service(shared: Range) -> None:
     _forge(shared, shared.worker, shared.worker.pods[1].address, imported.cluster_ip, imported.service.port)
 
 
-@attack(
-    Group.POLICIES,
-    Attacker.POD,
+@by_pod(
     wants="have the label identity of a Pod of another Node of its cluster, by packets with its address",
     stopped_by=DEVICE,
 )

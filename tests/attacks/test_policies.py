@@ -28,10 +28,10 @@ from mcagent.model.objects import Snapshot
 from mcagent.model.parsing.labels import label_hash, normalised
 from mcagent.model.policies import CLUSTER_LABEL, Direction
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.policies import Policies
-from tests.policy_manifests import NODE, Manifest, manifest
-from tests.policy_switch import EXITS, flows_of
 from tests.unit.test_policy_rules import CLUSTER_IDS, ENV, config, read
+from tests.worlds.policies import Policies
+from tests.worlds.policy_manifests import NODE, Manifest, manifest
+from tests.worlds.policy_switch import EXITS, flows_of
 
 SENDER = "10.2.0.9"  # a Pod of another cluster
 PODS = {"attacker": "10.1.0.1", "victim": "10.1.0.2"}
@@ -331,6 +331,15 @@ CIDRS = {"west": IPv4Network("10.2.0.0/16"), "east": IPv4Network("10.3.0.0/16")}
 ACCEPTED = {
     name: AcceptedCluster(cluster_id=name, cidrs=(cidr,), gateways=(), snat=False) for name, cidr in CIDRS.items()
 }
+
+
+def cluster_info(cluster: str) -> Manifest:
+    """Return the ClusterInfoImport of a cluster."""
+    item = manifest("multicluster.crd.antrea.io/v1alpha1", "ClusterInfoImport", cluster, "mc")
+    gateways = [{"gatewayIP": "203.0.113.1"}]
+    return {**item, "spec": {"clusterID": cluster, "serviceCIDR": str(CIDRS[cluster]), "gatewayInfos": gateways}}
+
+
 LAST = 1_000  # the last of the attacker's addresses; an EndpointSlice has at most 1,000
 
 
@@ -366,7 +375,7 @@ def test_endpoints_of_a_member_and_rules_about_a_service(action: str, mode: Poli
     assert 9_000 < len(peers.services) < 10_000
     assert peers.networks == ((CIDRS["west"],) if action == "Drop" else ())
     assert not peers.any_peer
-    in_force = policy_view.in_force(snapshot(*objects), config(mode))
+    in_force = policy_view.in_force(snapshot(*objects, *map(cluster_info, CIDRS)), config(mode))
     asked = {
         (address, cluster): policy_view.Request(
             direction=Direction.EGRESS,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 
@@ -24,87 +25,86 @@ from mcagent.controller.member.services.service_import import ServiceImports
 from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
-from tests.admission_objects import World as Lookups
-from tests.admission_objects import a_label, a_service, an_endpoints, put, sa
-from tests.admission_objects import account as bound_account
-from tests.apiservers import refusal
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.attacks.test_access import Stage, _stages, export_of, stage, stopped
-from tests.unit import member_world
-from tests.unit.control_view import Controller, MemoryView
-from tests.unit.leader_world import AREA, FLAT, Leader, account, cluster_info, endpoints, service
-from tests.unit.memory_objects import Clock, MemoryObjects
 from tests.unit.test_admission import ask
+from tests.worlds import member_world
+from tests.worlds.admission_objects import World as Lookups
+from tests.worlds.admission_objects import a_label, a_service, an_endpoints, put, sa
+from tests.worlds.admission_objects import account as bound_account
+from tests.worlds.apiservers import refusal
+from tests.worlds.control_view import Controller, MemoryView
+from tests.worlds.leader_world import AREA, FLAT, Leader, account, cluster_info, endpoints, service
+from tests.worlds.memory_objects import Clock, MemoryObjects
+from tests.worlds.shipped_access import Stage, _stages, export_of, stage, stopped
 
 __all__ = ["_stages", "stage"]  # fixtures
+
+by_member = partial(attack, Group.QUOTAS, Attacker.MEMBER)
+by_user = partial(attack, Group.QUOTAS, Attacker.USER)
 
 
 def world(**limits: int) -> Leader:
     """Return a leader with the members east and evil, and limits for all."""
     bounded = LeaderSettings(namespace="", allowed_endpoint_cidrs=FLAT, limits=MemberLimits(**limits))  # type: ignore[arg-type]
-    found = Leader("east", "evil", settings=bounded)
-    found.put(account("east"), account("evil"))
-    return found
+    leader = Leader("east", "evil", settings=bounded)
+    leader.put(account("east"), account("evil"))
+    return leader
 
 
-def imported(found: Leader) -> list[str]:
+def imported(leader: Leader) -> list[str]:
     """Return the names of the Services that all members import."""
-    imports = found.api.list(Kind.RESOURCE_IMPORT, AREA)
+    imports = leader.api.list(Kind.RESOURCE_IMPORT, AREA)
     return sorted(raw["spec"]["name"] for raw in imports if raw["spec"]["kind"] == "ServiceImport")
 
 
-def flood(found: Leader, count: int, first: int = 0) -> None:
+def flood(leader: Leader, count: int, first: int = 0) -> None:
     """Let `evil` export so many Services, one a second."""
     for number in range(first, first + count):
-        found.clock.forward(1)
+        leader.clock.forward(1)
         target = f"shop/s{number:02}"
-        found.put(service("evil", target), endpoints("evil", [f"10.97.0.{number}"], target))
+        leader.put(service("evil", target), endpoints("evil", [f"10.97.0.{number}"], target))
 
 
 # --- how many ------------------------------------------------------------------------------------------
 
 
-@attack(
-    Group.QUOTAS,
-    Attacker.MEMBER,
+@by_member(
     wants="take a ClusterIP in every cluster for each of thousands of exports",
     stopped_by="the leader: a member has so many exports, the oldest stay, the newest are refused",
 )
 def test_a_flood_of_exports_is_cut_off() -> None:
     """The limit is that of all members, or its own; the rest takes no part and is told what would help."""
-    found = world(max_exports=8)
-    found.put(account("evil", max_exports="3"))
-    flood(found, 12)
-    found.put(service("east"), endpoints("east", ["10.96.0.1"]))
-    assert imported(found) == ["nginx", "s00", "s01", "s02"]
-    verdict = found.verdict("evil-shop-s03-service")
+    leader = world(max_exports=8)
+    leader.put(account("evil", max_exports="3"))
+    flood(leader, 12)
+    leader.put(service("east"), endpoints("east", ["10.96.0.1"]))
+    assert imported(leader) == ["nginx", "s00", "s01", "s02"]
+    verdict = leader.verdict("evil-shop-s03-service")
     assert (verdict["type"], verdict["reason"]) == ("Failure", "TooManyExports")
     assert names.MAX_EXPORTS_ANNOTATION in verdict["message"]
-    assert found.verdict("evil-shop-s03-endpoints")["type"] == "Failure"
+    assert leader.verdict("evil-shop-s03-endpoints")["type"] == "Failure"
 
 
-@attack(
-    Group.QUOTAS,
-    Attacker.MEMBER,
+@by_member(
     wants="get more exports than it may have by exchanging old ones for new ones",
     stopped_by="the leader: for each that goes the next oldest comes in, and no more",
 )
 def test_places_that_are_given_up_are_taken_in_order() -> None:
     """After any coming and going there are as many as may be, and more only when the administrator says so."""
-    found = world(max_exports=3)
-    flood(found, 6)
+    leader = world(max_exports=3)
+    flood(leader, 6)
     for name in ("evil-shop-s01-service", "evil-shop-s01-endpoints"):
-        found.remove(name)
-    assert imported(found) == ["s00", "s02", "s03"]
-    flood(found, 2, first=20)
-    assert imported(found) == ["s00", "s02", "s03"]
-    found.put(account("evil", max_exports="4"))
-    assert imported(found) == ["s00", "s02", "s03", "s04"]
-    found.put(account("evil", max_exports="1"))
-    assert imported(found) == ["s00"]
-    found.start()
-    found.settle()
-    assert imported(found) == ["s00"]
+        leader.remove(name)
+    assert imported(leader) == ["s00", "s02", "s03"]
+    flood(leader, 2, first=20)
+    assert imported(leader) == ["s00", "s02", "s03"]
+    leader.put(account("evil", max_exports="4"))
+    assert imported(leader) == ["s00", "s02", "s03", "s04"]
+    leader.put(account("evil", max_exports="1"))
+    assert imported(leader) == ["s00"]
+    leader.start()
+    leader.settle()
+    assert imported(leader) == ["s00"]
 
 
 def lookups(**limits: int) -> Lookups:
@@ -117,9 +117,7 @@ def lookups(**limits: int) -> Lookups:
     )
 
 
-@attack(
-    Group.QUOTAS,
-    Attacker.MEMBER,
+@by_member(
     wants="fill the leader's etcd with exports of any kind",
     stopped_by="admission: a member has so many objects of each kind, also of kinds that no reconciler merges",
 )
@@ -139,15 +137,13 @@ def test_each_kind_is_counted(make: object) -> None:
 # --- how large -----------------------------------------------------------------------------------------
 
 
-@attack(
-    Group.QUOTAS,
-    Attacker.MEMBER,
+@by_member(
     wants="fill etcd, lists and memory with exports of a megabyte",
     stopped_by="admission and leader: an export has so many bytes, counted before anything looks into it",
 )
 def test_an_export_of_a_megabyte() -> None:
     """In whatever field it hides; one that is there already takes no part, if the field is one that is kept."""
-    found = world()
+    leader = world()
     junk = "x" * 1_000_000
     for path in ("spec.service.serviceSpec.junk", "metadata.annotations"):
         large = put(a_service(), path, {"junk": junk})
@@ -155,14 +151,12 @@ def test_an_export_of_a_megabyte() -> None:
         assert not decision.allowed
         assert "65536 bytes" in decision.message
     large = put(service("evil"), "metadata.annotations", {"junk": junk})
-    found.put(large, endpoints("evil", ["10.97.0.1"]))
-    assert imported(found) == []
-    assert found.verdict("evil-default-nginx-service")["reason"] == "TooLarge"
+    leader.put(large, endpoints("evil", ["10.97.0.1"]))
+    assert imported(leader) == []
+    assert leader.verdict("evil-default-nginx-service")["reason"] == "TooLarge"
 
 
-@attack(
-    Group.QUOTAS,
-    Attacker.MEMBER,
+@by_member(
     wants="keep the leader busy with the size of what it is not to read",
     stopped_by="counting that stops at the limit, whatever the shape of the object",
 )
@@ -181,9 +175,7 @@ def test_counting_costs_little(shape: str) -> None:
     assert time.process_time() - start < 0.5
 
 
-@attack(
-    Group.QUOTAS,
-    Attacker.MEMBER,
+@by_member(
     wants="make every kube-proxy program 10,000 ports for one Service",
     stopped_by="admission and leader: a Service has at most 100 ports",
 )
@@ -193,31 +185,29 @@ def test_ten_thousand_ports() -> None:
     for many in (ports, ports[: MAX_PORTS + 1]):
         large = put(a_service(), "spec.service.serviceSpec.ports", many)
         assert not ask("CREATE", large, None, sa("east-sa"), world=lookups()).allowed
-        found = world()
-        found.put(service("evil", ports=many), endpoints("evil", ["10.97.0.1"]))
-        assert imported(found) == []
-        assert found.verdict("evil-default-nginx-service")["type"] == "Failure"
-    found.put(service("evil", ports=ports[:MAX_PORTS]))
-    assert imported(found) == ["nginx"]
+        leader = world()
+        leader.put(service("evil", ports=many), endpoints("evil", ["10.97.0.1"]))
+        assert imported(leader) == []
+        assert leader.verdict("evil-default-nginx-service")["type"] == "Failure"
+    leader.put(service("evil", ports=ports[:MAX_PORTS]))
+    assert imported(leader) == ["nginx"]
 
 
-@attack(
-    Group.QUOTAS,
-    Attacker.MEMBER,
+@by_member(
     wants="make every cluster keep thousands of EndpointSlices for one Service, by ports that all differ",
     stopped_by="the leader: an export has at most 64 sets of ports; members: an import 1,024",
 )
 def test_thousands_of_port_sets() -> None:
     """Each set of ports is an EndpointSlice of its own."""
-    found = world()
+    leader = world()
     many = endpoints("evil", [])
     many["spec"]["endpoints"]["subsets"] = [
         {"addresses": [{"ip": "10.97.0.1"}], "ports": [{"name": "http", "port": port, "protocol": "TCP"}]}
         for port in range(1, MAX_SUBSETS + 2)
     ]
-    found.put(service("evil"), many)
-    assert found.addresses() == []
-    assert "at most 64" in found.verdict("evil-default-nginx-endpoints")["message"]
+    leader.put(service("evil"), many)
+    assert leader.addresses() == []
+    assert "at most 64" in leader.verdict("evil-default-nginx-endpoints")["message"]
     view = member_with(1)
     subsets = many["spec"]["endpoints"]["subsets"]
     north = member_world.north_of(view)
@@ -230,18 +220,16 @@ def test_thousands_of_port_sets() -> None:
     assert [event.reason for event in controller.all_events()] == ["InvalidImport"]
 
 
-@attack(
-    Group.QUOTAS,
-    Attacker.MEMBER,
+@by_member(
     wants="make every cluster keep tens of thousands of endpoints for one Service",
     stopped_by="the leader: it takes 1,000 endpoints of one export, the first by address",
 )
 def test_too_many_endpoints() -> None:
     """The others are left out, and their member reads how many."""
-    found = world(max_endpoints=10)
-    found.put(service("evil"), endpoints("evil", [f"10.97.0.{i}" for i in range(100, 0, -1)]))
-    assert found.addresses() == [f"10.97.0.{i}" for i in range(1, 11)]
-    verdict = found.verdict("evil-default-nginx-endpoints")
+    leader = world(max_endpoints=10)
+    leader.put(service("evil"), endpoints("evil", [f"10.97.0.{i}" for i in range(100, 0, -1)]))
+    assert leader.addresses() == [f"10.97.0.{i}" for i in range(1, 11)]
+    verdict = leader.verdict("evil-default-nginx-endpoints")
     assert verdict["type"] == "Succeeded"
     assert "90 endpoints are left out" in verdict["message"]
     assert "members.maxEndpoints" in verdict["message"]
@@ -285,9 +273,7 @@ def here(view: MemoryView) -> list[str]:
     )
 
 
-@attack(
-    Group.QUOTAS,
-    Attacker.MEMBER,
+@by_member(
     wants="exhaust the ClusterIPs of a cluster together with others, or with the leader's help",
     stopped_by="every member: it imports so many Services, the oldest first, and those that are here stay",
 )
@@ -331,9 +317,7 @@ def try_export(stage: Stage, member: str, body: RawObject) -> str:
     return str(refused or "")
 
 
-@attack(
-    Group.QUOTAS,
-    Attacker.MEMBER,
+@by_member(
     wants="raise its own bounds",
     stopped_by="RBAC: a member's token reads and writes no ServiceAccount",
 )
@@ -349,9 +333,7 @@ def test_bounds_are_the_administrators(stage: Stage, verb: str) -> None:
     stopped(refusal(east, "POST", stage.area.path("serviceaccounts"), made), "forbidden")
 
 
-@attack(
-    Group.QUOTAS,
-    Attacker.MEMBER,
+@by_member(
     wants="store what it may not export, although no reconciler reads it",
     stopped_by="the leader's webhook: size, number and namespaces are judged before anything is stored",
 )
@@ -364,13 +346,13 @@ def test_nothing_is_stored_that_may_not_be(stage: Stage, bounded: ExitStack) -> 
     assert try_export(stage, "west", good) == ""
     large = put(good, "spec.service.serviceSpec.junk", "x" * 1_000_000)
     assert "65536 bytes" in try_export(stage, "west", large)
-    for member, bounds, said in (
+    for member, bounds, message in (
         ("east", {"allowed_namespaces": "shop"}, "reserved"),
         ("west", {"max_exports": "0"}, "members.maxExports"),
         ("west", {"max_exports": "ten"}, "nothing is allowed until it is fixed"),
     ):
         annotate(stage, member, **bounds)
-        wait_until(lambda said=said: said in try_export(stage, "west", good), f'"{said}"', timeout=20)  # type: ignore[misc]
+        wait_until(lambda message=message: message in try_export(stage, "west", good), f'"{message}"', timeout=20)  # type: ignore[misc]
         annotate(stage, member, **dict.fromkeys(bounds))
         wait_until(lambda: try_export(stage, "west", good) == "", "bounds to be taken back", timeout=20)
 
@@ -466,9 +448,7 @@ def exported_service(number: int, namespace: str) -> list[RawObject]:
 POLICIES_ON = member_world.settings(stretched_network_policy=True)
 
 
-@attack(
-    Group.QUOTAS,
-    Attacker.USER,
+@by_user(
     wants="use up its cluster's label identities with Pods that no Node takes, so that others' Pods get none",
     stopped_by="the member's controller: a Pod without a Node and an address has no label identity",
 )
@@ -483,9 +463,7 @@ def test_pods_without_an_address_use_up_nothing() -> None:
     assert tenants.events("LabelIdentityNotExported") == []
 
 
-@attack(
-    Group.QUOTAS,
-    Attacker.USER,
+@by_user(
     wants="use up its cluster's label identities with running Pods, so that others' Pods get none",
     stopped_by="the member's controller: namespaces share what the leader accepts, max-min fair",
 )
@@ -512,9 +490,7 @@ def test_label_identities_are_shared_among_namespaces() -> None:
     assert any(text.startswith("Namespace tenant-a: ") and "has a share of" in text for text in events)
 
 
-@attack(
-    Group.QUOTAS,
-    Attacker.USER,
+@by_user(
     wants="use up its cluster's exports with ServiceExports, so that no other namespace can export",
     stopped_by="the member's controller: namespaces share what the leader accepts, max-min fair",
 )
@@ -535,9 +511,7 @@ def test_exports_are_shared_among_namespaces() -> None:
     assert "Valid" in member_world.conditions_of(tenants.view.local.get(Kind.SERVICE_EXPORT, "tenant-b", "s0"))
 
 
-@attack(
-    Group.QUOTAS,
-    Attacker.USER,
+@by_user(
     wants="keep the places of its exports after it gave them up, or get more than the leader accepts",
     stopped_by="the member's controller, which decides again when a place becomes free or the limit changes",
 )
@@ -560,9 +534,7 @@ def test_places_follow_the_limit_and_become_free() -> None:
     assert sorted(tenants.names("")) == [f"east-tenant-a-s{number}-service" for number in range(1, 6)]
 
 
-@attack(
-    Group.QUOTAS,
-    Attacker.USER,
+@by_user(
     wants="end another namespace's export again and again by one that the leader refuses",
     stopped_by="the member's controller: an export that was refused takes no other's place",
 )
@@ -590,9 +562,7 @@ def test_a_refused_export_takes_no_place() -> None:
     assert any("reserved" in text for text in tenants.events("TooManyExports"))
 
 
-@attack(
-    Group.QUOTAS,
-    Attacker.MEMBER,
+@by_member(
     wants="be told another limit than the leader's",
     stopped_by="the leader, which writes its limit into its own copy of the member's ClusterInfo",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,9 +15,11 @@ from mcagent.kube.source import RawObject
 from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.unit.control_view import MemoryView
-from tests.unit.member_world import AREA, member, north_of
 from tests.unit.test_kubernetes_policies import carried, report, started
+from tests.worlds.control_view import MemoryView
+from tests.worlds.member_world import AREA, member, north_of
+
+by_leader = partial(attack, Group.POLICIES, Attacker.LEADER)
 
 POLICIES = (Kind.NETWORK_POLICY, *CLUSTER_KINDS)
 ISOLATED: RawObject = {  # by its owner
@@ -82,9 +85,7 @@ def cluster_wide(kind: Kind, action: str) -> RawObject:
     return {"kind": names.KUBERNETES_POLICY, "raw": carried(document)}
 
 
-@attack(
-    Group.POLICIES,
-    Attacker.LEADER,
+@by_leader(
     wants="open Pods that their owner has isolated, by a NetworkPolicy for all members",
     stopped_by="the member's controller: no policy of the leader is applied without `replicatedPolicies`",
 )
@@ -96,9 +97,7 @@ def test_an_allow_all_without_consent() -> None:
     assert "replicatedPolicies.networkPolicies is none" in reason
 
 
-@attack(
-    Group.POLICIES,
-    Attacker.LEADER,
+@by_leader(
     wants="open or close Pods of a namespace by the consent that a member gave for another namespace",
     stopped_by="the member's controller: consent is for the namespaces of `replicatedPolicies.namespaces`",
 )
@@ -110,9 +109,7 @@ def test_another_namespace() -> None:
     assert "replicatedPolicies.namespaces lacks till" in reason
 
 
-@attack(
-    Group.POLICIES,
-    Attacker.LEADER,
+@by_leader(
     wants="cut off DNS and the member's own controller, by a NetworkPolicy in kube-system",
     stopped_by='the member\'s controller: "*" is without namespaces of Kubernetes and of mcagent',
 )
@@ -125,9 +122,7 @@ def test_a_deny_all_in_kube_system() -> None:
     assert "replicatedPolicies.namespaces lacks kube-system" in reason
 
 
-@attack(
-    Group.POLICIES,
-    Attacker.LEADER,
+@by_leader(
     wants="open Pods by rules that allow, in a namespace where a member accepts policies that isolate",
     stopped_by="the member's controller: with `isolate` a NetworkPolicy has no rules, since they add up",
 )
@@ -149,9 +144,7 @@ def test_rules_that_allow_with_consent_to_isolate(rules: RawObject) -> None:
     assert "networkPolicies is isolate, not allow" in reason
 
 
-@attack(
-    Group.POLICIES,
-    Attacker.LEADER,
+@by_leader(
     wants="override all policies of a member by a rule with Allow or Pass in a tier above them",
     stopped_by="the member's controller: with `isolate` all rules of a policy for the whole cluster deny",
 )
@@ -166,9 +159,7 @@ def test_a_tier_above_the_owners(policy_kind: Kind, action: str) -> None:
         assert "replicatedPolicies.clusterPolicies is" in reason
 
 
-@attack(
-    Group.POLICIES,
-    Attacker.LEADER,
+@by_leader(
     wants="keep a planted policy after the member's consent is withdrawn, by an import that cannot be read",
     stopped_by="the member's controller: what it applied is judged again, whatever the leader has",
 )

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from ipaddress import ip_address
 from typing import Any
 
@@ -28,9 +29,11 @@ from mcagent.model.dataplane.resources import NftChain
 from mcagent.model.objects import Kind, ServiceImport
 from mcagent.model.traffic import READY_ANNOTATION, TRAFFIC_ANNOTATION, read_ready, read_traffic
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.unit import core_inputs, member_world
-from tests.unit.control_view import Controller
-from tests.unit.leader_world import AREA, Leader, account, cluster_info, endpoints, export, service
+from tests.worlds import core_inputs, member_world
+from tests.worlds.control_view import Controller
+from tests.worlds.leader_world import AREA, Leader, account, cluster_info, endpoints, export, service
+
+by_member = partial(attack, Group.SERVICES, Attacker.MEMBER)
 
 NETWORKS = {"owner": "10.96.0.0/16", "evil": "10.97.0.0/16"}
 THEIRS = ["10.96.0.80"]
@@ -39,29 +42,29 @@ PAY = "pay/api"
 
 def world(*, published: Sequence[str] = ("owner", "evil"), allowed: Sequence[str] = ()) -> Leader:
     """Return a leader with both members; `published` have told their networks."""
-    found = Leader(*NETWORKS, settings=LeaderSettings(namespace="", allowed_endpoint_cidrs=tuple(allowed)))
-    found.put(account("owner", allowed_namespaces="pay"), account("evil"))
+    leader = Leader(*NETWORKS, settings=LeaderSettings(namespace="", allowed_endpoint_cidrs=tuple(allowed)))
+    leader.put(account("owner", allowed_namespaces="pay"), account("evil"))
     for cluster in published:
-        found.put(cluster_info(cluster, NETWORKS[cluster]))
-    return found
+        leader.put(cluster_info(cluster, NETWORKS[cluster]))
+    return leader
 
 
-def the_owner(found: Leader) -> None:
+def the_owner(leader: Leader) -> None:
     """Let the owner export its Service, after all that was there before."""
-    found.clock.forward(60)
-    found.put(service("owner", PAY, 443), endpoints("owner", THEIRS, PAY, 443))
+    leader.clock.forward(60)
+    leader.put(service("owner", PAY, 443), endpoints("owner", THEIRS, PAY, 443))
 
 
-def theirs(found: Leader) -> tuple[list[int], list[str]]:
+def theirs(leader: Leader) -> tuple[list[int], list[str]]:
     """Return ports and endpoints of what all members import as pay/api."""
-    spec = found.imported("pay-api-service")
+    spec = leader.imported("pay-api-service")
     ports = [port["port"] for port in spec["serviceImport"]["spec"]["ports"]] if spec else []
-    return ports, found.addresses("pay-api-endpoints")
+    return ports, leader.addresses("pay-api-endpoints")
 
 
-def refused(found: Leader, name: str, reason: str) -> str:
+def refused(leader: Leader, name: str, reason: str) -> str:
     """Check that an export is refused for a reason; return what its member reads."""
-    verdict = found.verdict(name)
+    verdict = leader.verdict(name)
     assert (verdict["type"], verdict["status"], verdict.get("reason")) == ("Failure", "False", reason)
     return str(verdict["message"])
 
@@ -69,117 +72,103 @@ def refused(found: Leader, name: str, reason: str) -> str:
 # --- whose Service it is -----------------------------------------------------------------------------------
 
 
-@attack(
-    Group.SERVICES,
-    Attacker.MEMBER,
+@by_member(
     wants="block the owner of a Service by exporting its name first, with other ports",
     stopped_by="namespaces that an administrator reserves for a member",
 )
 def test_being_first_blocks_no_owner() -> None:
     """Who comes first does not count in a reserved namespace; the intruder reads why."""
-    found = world()
-    found.put(service("evil", PAY, 6666), endpoints("evil", ["10.97.0.66"], PAY, 6666))
-    assert theirs(found) == ([], [])
-    the_owner(found)
-    assert theirs(found) == ([443], THEIRS)
-    assert "reserved" in refused(found, "evil-pay-api-service", "NamespaceNotAllowed")
-    assert found.verdict("owner-pay-api-service")["type"] == "Succeeded"
+    leader = world()
+    leader.put(service("evil", PAY, 6666), endpoints("evil", ["10.97.0.66"], PAY, 6666))
+    assert theirs(leader) == ([], [])
+    the_owner(leader)
+    assert theirs(leader) == ([443], THEIRS)
+    assert "reserved" in refused(leader, "evil-pay-api-service", "NamespaceNotAllowed")
+    assert leader.verdict("owner-pay-api-service")["type"] == "Succeeded"
 
 
-@attack(
-    Group.SERVICES,
-    Attacker.MEMBER,
+@by_member(
     wants="take nearly all connections to another member's Service with 1,000 endpoints of its own",
     stopped_by="reserved namespaces: who is not named for one has no endpoint in it",
 )
 def test_a_thousand_endpoints_take_no_traffic() -> None:
     """The same definition and endpoints in networks of its own, and still not one of them is imported."""
-    found = world()
-    the_owner(found)
+    leader = world()
+    the_owner(leader)
     many = [f"10.97.{i // 250}.{i % 250}" for i in range(1000)]
-    found.put(service("evil", PAY, 443), endpoints("evil", many, PAY, 443))
-    assert theirs(found) == ([443], THEIRS)
-    refused(found, "evil-pay-api-endpoints", "NamespaceNotAllowed")
+    leader.put(service("evil", PAY, 443), endpoints("evil", many, PAY, 443))
+    assert theirs(leader) == ([443], THEIRS)
+    refused(leader, "evil-pay-api-endpoints", "NamespaceNotAllowed")
 
 
-@attack(
-    Group.SERVICES,
-    Attacker.MEMBER,
+@by_member(
     wants="hold the ResourceImport's name of another's Service by a namespace and a name with other dashes",
     stopped_by="reserved namespaces: they have the name, also against an older export",
 )
 def test_dashes_take_no_name() -> None:
     """`pay`/`api-v1` and `pay-api`/`v1` want one name; the reserved namespace has it."""
-    found = world()
-    found.put(service("evil", "pay-api/v1"), endpoints("evil", ["10.97.0.66"], "pay-api/v1"))
-    assert found.addresses("pay-api-v1-endpoints") == ["10.97.0.66"]
-    found.clock.forward(60)
-    found.put(service("owner", "pay/api-v1"), endpoints("owner", THEIRS, "pay/api-v1"))
-    assert found.addresses("pay-api-v1-endpoints") == THEIRS
-    assert found.imported("pay-api-v1-service")["namespace"] == "pay"
-    assert "stands for Service pay/api-v1" in found.verdict("evil-pay-api-v1-service")["message"]
+    leader = world()
+    leader.put(service("evil", "pay-api/v1"), endpoints("evil", ["10.97.0.66"], "pay-api/v1"))
+    assert leader.addresses("pay-api-v1-endpoints") == ["10.97.0.66"]
+    leader.clock.forward(60)
+    leader.put(service("owner", "pay/api-v1"), endpoints("owner", THEIRS, "pay/api-v1"))
+    assert leader.addresses("pay-api-v1-endpoints") == THEIRS
+    assert leader.imported("pay-api-v1-service")["namespace"] == "pay"
+    assert "stands for Service pay/api-v1" in leader.verdict("evil-pay-api-v1-service")["message"]
 
 
-@attack(
-    Group.SERVICES,
-    Attacker.MEMBER,
+@by_member(
     wants="move an export that was accepted into another's namespace by changing spec.namespace",
     stopped_by="the export's name, which must follow from its spec, and the same look at every change",
 )
 @pytest.mark.parametrize("renamed", [False, True], ids=["same name", "new name"])
 def test_an_export_does_not_move(renamed: bool) -> None:
     """With its old name it is none; under the name that would be right it is in a reserved namespace."""
-    found = world()
-    found.put(service("evil", "shop/api"), endpoints("evil", ["10.97.0.66"], "shop/api"))
-    the_owner(found)
+    leader = world()
+    leader.put(service("evil", "shop/api"), endpoints("evil", ["10.97.0.66"], "shop/api"))
+    the_owner(leader)
     moved = service("evil", PAY, 443)
     if not renamed:
         moved["metadata"]["name"] = "evil-shop-api-service"
-    found.put(moved, endpoints("evil", ["10.97.0.66"], PAY, 443))
-    assert theirs(found) == ([443], THEIRS)
-    assert found.verdict(moved["metadata"]["name"])["type"] == "Failure"
+    leader.put(moved, endpoints("evil", ["10.97.0.66"], PAY, 443))
+    assert theirs(leader) == ([443], THEIRS)
+    assert leader.verdict(moved["metadata"]["name"])["type"] == "Failure"
 
 
-@attack(
-    Group.SERVICES,
-    Attacker.MEMBER,
+@by_member(
     wants="export a namespace that its administrator's bounds do not name",
     stopped_by="the annotation `mcagent.io/allowed-namespaces` of its ServiceAccount",
 )
 def test_a_bounded_member_stays_in_its_namespaces() -> None:
     """Shared namespaces are none of its own then."""
-    found = world()
-    found.put(account("evil", allowed_namespaces="lab"))
-    found.put(service("evil", "shop/web"), endpoints("evil", ["10.97.0.66"], "shop/web"))
-    assert found.imported("shop-web-service") is None
-    assert names.ALLOWED_NAMESPACES_ANNOTATION in refused(found, "evil-shop-web-service", "NamespaceNotAllowed")
-    found.put(service("evil", "lab/web"), endpoints("evil", ["10.97.0.66"], "lab/web"))
-    assert found.addresses("lab-web-endpoints") == ["10.97.0.66"]
+    leader = world()
+    leader.put(account("evil", allowed_namespaces="lab"))
+    leader.put(service("evil", "shop/web"), endpoints("evil", ["10.97.0.66"], "shop/web"))
+    assert leader.imported("shop-web-service") is None
+    assert names.ALLOWED_NAMESPACES_ANNOTATION in refused(leader, "evil-shop-web-service", "NamespaceNotAllowed")
+    leader.put(service("evil", "lab/web"), endpoints("evil", ["10.97.0.66"], "lab/web"))
+    assert leader.addresses("lab-web-endpoints") == ["10.97.0.66"]
 
 
-@attack(
-    Group.SERVICES,
-    Attacker.MEMBER,
+@by_member(
     wants="keep what it exported of a namespace that an administrator took from it",
     stopped_by="another look at all its exports when its ServiceAccount changes",
 )
 def test_what_is_taken_away_goes() -> None:
     """Reserving a namespace for somebody ends what others have exported of it, at once."""
-    found = Leader(*NETWORKS, settings=LeaderSettings(namespace=""))
-    found.put(account("owner"), account("evil"))
+    leader = Leader(*NETWORKS, settings=LeaderSettings(namespace=""))
+    leader.put(account("owner"), account("evil"))
     for cluster, cidr in NETWORKS.items():
-        found.put(cluster_info(cluster, cidr))
-    found.put(service("evil", PAY, 443), endpoints("evil", ["10.97.0.66"], PAY, 443))
-    the_owner(found)
-    assert theirs(found)[1] == [*THEIRS, "10.97.0.66"]  # a shared namespace: not promised otherwise
-    found.put(account("owner", allowed_namespaces="pay"))
-    assert theirs(found) == ([443], THEIRS)
-    refused(found, "evil-pay-api-service", "NamespaceNotAllowed")
+        leader.put(cluster_info(cluster, cidr))
+    leader.put(service("evil", PAY, 443), endpoints("evil", ["10.97.0.66"], PAY, 443))
+    the_owner(leader)
+    assert theirs(leader)[1] == [*THEIRS, "10.97.0.66"]  # a shared namespace: not promised otherwise
+    leader.put(account("owner", allowed_namespaces="pay"))
+    assert theirs(leader) == ([443], THEIRS)
+    refused(leader, "evil-pay-api-service", "NamespaceNotAllowed")
 
 
-@attack(
-    Group.SERVICES,
-    Attacker.MEMBER,
+@by_member(
     wants="profit from a slip in the annotations that bound it",
     stopped_by="annotations that fail closed: one that cannot be read allows nothing",
 )
@@ -188,82 +177,72 @@ def test_what_is_taken_away_goes() -> None:
 )
 def test_a_slip_opens_nothing(slip: dict[str, str]) -> None:
     """Its exports are refused, and its member, and so its administrator, reads which annotation it is."""
-    found = world()
-    found.put(account("evil", **slip))
-    found.put(service("evil", "shop/web"), endpoints("evil", ["10.97.0.66"], "shop/web"))
-    assert found.imported("shop-web-service") is None
+    leader = world()
+    leader.put(account("evil", **slip))
+    leader.put(service("evil", "shop/web"), endpoints("evil", ["10.97.0.66"], "shop/web"))
+    assert leader.imported("shop-web-service") is None
     (key,) = slip
-    assert key.replace("_", "-") in refused(found, "evil-shop-web-service", "NamespaceNotAllowed")
+    assert key.replace("_", "-") in refused(leader, "evil-shop-web-service", "NamespaceNotAllowed")
 
 
 # --- where endpoints may lie ----------------------------------------------------------------------------------
 
 
-def endpoints_taken(found: Leader, ips: Sequence[str]) -> list[str]:
+def endpoints_taken(leader: Leader, ips: Sequence[str]) -> list[str]:
     """Let `evil` export a Service with one endpoint of its own and others; return which are imported."""
-    found.put(service("evil", "shop/web"), endpoints("evil", ["10.97.0.80", *ips], "shop/web"))
-    return found.addresses("shop-web-endpoints")
+    leader.put(service("evil", "shop/web"), endpoints("evil", ["10.97.0.80", *ips], "shop/web"))
+    return leader.addresses("shop-web-endpoints")
 
 
-@attack(
-    Group.SERVICES,
-    Attacker.MEMBER,
+@by_member(
     wants="send others' Pods to addresses that are none of its networks",
     stopped_by="the leader: an endpoint lies in a CIDR that was granted to its exporter",
 )
 def test_endpoints_lie_in_ones_own_networks() -> None:
     """What lies elsewhere is left out and told; the rest serves."""
-    found = world()
-    assert endpoints_taken(found, ["192.168.0.10", "8.8.8.8"]) == ["10.97.0.80"]
-    assert "2 endpoints are left out" in found.verdict("evil-shop-web-endpoints")["message"]
+    leader = world()
+    assert endpoints_taken(leader, ["192.168.0.10", "8.8.8.8"]) == ["10.97.0.80"]
+    assert "2 endpoints are left out" in leader.verdict("evil-shop-web-endpoints")["message"]
 
 
-@attack(
-    Group.SERVICES,
-    Attacker.MEMBER,
+@by_member(
     wants="have any endpoints taken by publishing no CIDRs at all",
     stopped_by="the leader: who publishes none has only what its ServiceAccount or the configuration allows",
 )
 def test_publishing_nothing_allows_nothing() -> None:
     """Without CIDRs an endpoint lies in what an administrator named, or nowhere."""
-    found = world(published=["owner"])
-    assert endpoints_taken(found, ["192.168.0.10"]) == []
-    assert "publishes no Pod CIDRs" in found.verdict("evil-shop-web-endpoints")["message"]
-    found.put(account("evil", allowed_cidrs="10.97.0.0/24"))
-    assert endpoints_taken(found, ["192.168.0.10", "10.97.9.9"]) == ["10.97.0.80"]
+    leader = world(published=["owner"])
+    assert endpoints_taken(leader, ["192.168.0.10"]) == []
+    assert "publishes no Pod CIDRs" in leader.verdict("evil-shop-web-endpoints")["message"]
+    leader.put(account("evil", allowed_cidrs="10.97.0.0/24"))
+    assert endpoints_taken(leader, ["192.168.0.10", "10.97.9.9"]) == ["10.97.0.80"]
 
 
-@attack(
-    Group.SERVICES,
-    Attacker.MEMBER,
+@by_member(
     wants="name another member's Pods or Services as its own endpoints",
     stopped_by="the leader: never an address of a CIDR that was granted to another",
 )
 @pytest.mark.parametrize("published", [("owner", "evil"), ("owner",)], ids=["publishing", "publishing nothing"])
 def test_endpoints_never_lie_in_anothers_network(published: tuple[str, ...]) -> None:
     """Not even where the configuration opens the whole range for flat networks."""
-    found = world(published=published, allowed=["10.0.0.0/8"])
-    assert endpoints_taken(found, [THEIRS[0], "10.96.7.7"]) == ["10.97.0.80"]
-    assert "CIDR of cluster owner" in found.verdict("evil-shop-web-endpoints")["message"]
+    leader = world(published=published, allowed=["10.0.0.0/8"])
+    assert endpoints_taken(leader, [THEIRS[0], "10.96.7.7"]) == ["10.97.0.80"]
+    assert "CIDR of cluster owner" in leader.verdict("evil-shop-web-endpoints")["message"]
 
 
-@attack(
-    Group.SERVICES,
-    Attacker.MEMBER,
+@by_member(
     wants="keep endpoints in a range that was granted to another member meanwhile",
     stopped_by="another look at all endpoints of a range when it is granted",
 )
 def test_endpoints_go_when_their_range_is_granted_to_another() -> None:
     """An exporter on a flat network loses what somebody publishes as its own."""
-    found = world(published=[], allowed=["10.0.0.0/8"])
-    assert endpoints_taken(found, ["10.96.0.99"]) == ["10.96.0.99", "10.97.0.80"]
-    found.put(cluster_info("owner", NETWORKS["owner"]))
-    assert found.addresses("shop-web-endpoints") == ["10.97.0.80"]
+    leader = world(published=[], allowed=["10.0.0.0/8"])
+    assert endpoints_taken(leader, ["10.96.0.99"]) == ["10.96.0.99", "10.97.0.80"]
+    leader.put(cluster_info("owner", NETWORKS["owner"]))
+    assert leader.addresses("shop-web-endpoints") == ["10.97.0.80"]
 
 
-@attack(
-    Group.SERVICES,
-    Attacker.MEMBER,
+@by_member(
     wants="turn others' Pods against their own Nodes with loopback, link-local or multicast endpoints",
     stopped_by="leader and members: no special address is an endpoint",
 )
@@ -272,9 +251,9 @@ def test_endpoints_go_when_their_range_is_granted_to_another() -> None:
 )
 def test_special_addresses_are_no_endpoints(address: str) -> None:
     """Whatever its bounds or the configuration say."""
-    found = world(published=[], allowed=["10.0.0.0/8"])
-    found.put(account("evil", allowed_cidrs="0.0.0.0/0,::/0"))
-    assert endpoints_taken(found, [address]) == ["10.97.0.80"]
+    leader = world(published=[], allowed=["10.0.0.0/8"])
+    leader.put(account("evil", allowed_cidrs="0.0.0.0/0,::/0"))
+    assert endpoints_taken(leader, [address]) == ["10.97.0.80"]
 
 
 # --- where connections go ---------------------------------------------------------------------------------------
@@ -283,10 +262,10 @@ def test_special_addresses_are_no_endpoints(address: str) -> None:
 def shares(objects: Sequence[object]) -> dict[str, float]:
     """Return the share of each endpoint of imported Service `web` on a Node, by its nft rule; {}: kube-proxy's."""
     facts = Facts(datapath=DatapathType.SYSTEM)
-    there = core_inputs.snapshot(*core_inputs.HOME, *objects)  # type: ignore[arg-type]
-    fragment = compile_desired(there, facts, core_inputs.config("w1")).desired.fragments.get("imported")
-    chains = [one for one in fragment.resources if isinstance(one, NftChain)] if fragment else []
-    rules = [rule for one in chains if not one.hook for rule in one.rules]
+    snapshot = core_inputs.snapshot(*core_inputs.HOME, *objects)  # type: ignore[arg-type]
+    fragment = compile_desired(snapshot, facts, core_inputs.config("w1")).desired.fragments.get("imported")
+    chains = [chain for chain in fragment.resources if isinstance(chain, NftChain)] if fragment else []
+    rules = [rule for chain in chains if not chain.hook for rule in chain.rules]
     parts = re.findall(r"(\d+)(?:-(\d+))? : (\S+) \.", " ".join(rules))
     return {address: (int(last or first) - int(first) + 1) / SLOTS for first, last, address in parts}
 
@@ -322,21 +301,19 @@ def test_an_import_takes_no_other_services_connections() -> None:
         assert not re.search(r"10\.96\.0\.10|192\.0\.2\.7", str(stolen))
 
 
-@attack(
-    Group.SERVICES,
-    Attacker.MEMBER,
+@by_member(
     wants="draw all connections to a shared Service to itself, by a huge number of ready endpoints",
     stopped_by="leader and agents: it counts as no more endpoints than a member may export one by one",
 )
 def test_a_number_of_ready_endpoints_is_bounded() -> None:
     """`members.maxEndpoints` of the leader, at most 1,000; what is no such number counts as not said."""
-    found = world()
-    found.put(account("owner", allowed_namespaces="pay"), service("owner"), endpoints("owner", THEIRS))
+    leader = world()
+    leader.put(account("owner", allowed_namespaces="pay"), service("owner"), endpoints("owner", THEIRS))
     for text, carried in (("999999", "evil=1000"), ("1e99", None), ("9" * 5000, None), ("-5", None)):
         mine = endpoints("evil", ["10.97.0.80"])
         mine["metadata"]["annotations"] = {READY_ANNOTATION: text}
-        found.put(service("evil"), mine)
-        made = found.api.get(Kind.RESOURCE_IMPORT, AREA, "default-nginx-endpoints")
+        leader.put(service("evil"), mine)
+        made = leader.api.get(Kind.RESOURCE_IMPORT, AREA, "default-nginx-endpoints")
         assert made is not None
         assert made["metadata"]["annotations"].get(READY_ANNOTATION) == carried
     evil = core_inputs.imported_slice("evil", "web", "evil", [core_inputs.endpoint("10.97.0.80")])
@@ -346,26 +323,24 @@ def test_a_number_of_ready_endpoints_is_bounded() -> None:
     assert shares([WEB, weighed, OWN, told])["10.10.3.5"] == 0.75
 
 
-@attack(
-    Group.SERVICES,
-    Attacker.MEMBER,
+@by_member(
     wants="draw all connections to a shared Service to itself, by the traffic that its export asks for",
     stopped_by="the leader: only exports of a reserved namespace name clusters; and importers have the last word",
 )
 def test_an_exporter_names_no_clusters_in_shared_namespaces() -> None:
     """Though it exported first; what may be said says no more than that importers prefer themselves."""
-    found = world()
+    leader = world()
     for text in ("evil", "evil > *", "evil=1000, *=0", "evil" * 3000, "local > evil > *"):
         mine = service("evil")
         mine["metadata"]["annotations"] = {TRAFFIC_ANNOTATION: text}
-        found.put(mine)
-        made = found.api.get(Kind.RESOURCE_IMPORT, AREA, "default-nginx-service")
+        leader.put(mine)
+        made = leader.api.get(Kind.RESOURCE_IMPORT, AREA, "default-nginx-service")
         assert made is not None
         assert TRAFFIC_ANNOTATION not in (made["metadata"].get("annotations") or {})
-        assert TRAFFIC_ANNOTATION in found.verdict("evil-default-nginx-service")["message"]
+        assert TRAFFIC_ANNOTATION in leader.verdict("evil-default-nginx-service")["message"]
     evil = core_inputs.imported_slice("evil", "web", "evil", [core_inputs.endpoint("10.97.0.80")])
-    said = imported_web(exported_traffic=read_traffic("evil > *"), traffic=read_traffic("local > *"))
-    assert shares([WEB, said, OWN, evil]) == {"10.10.3.5": 1.0}
+    imported = imported_web(exported_traffic=read_traffic("evil > *"), traffic=read_traffic("local > *"))
+    assert shares([WEB, imported, OWN, evil]) == {"10.10.3.5": 1.0}
 
 
 # --- the same, looked at again by a member ----------------------------------------------------------------------
@@ -386,14 +361,18 @@ def importing(address: str, *, exporters: str = "evil", **changes: object) -> tu
     definition = {"kind": "ServiceImport", "serviceImport": {"spec": {"ports": ports, "type": "ClusterSetIP"}}}
     north.put(resource_import("shop-web-service", target | definition))
     subsets = [{"addresses": [{"ip": ip} for ip in ("10.97.0.80", address)], "ports": ports}]
-    made = resource_import("shop-web-endpoints", target | {"kind": "Endpoints", "endpoints": {"subsets": subsets}})
-    made["metadata"]["annotations"] = {names.EXPORTERS_ANNOTATION: exporters}
-    north.put(made)
+    endpoints_import = resource_import(
+        "shop-web-endpoints", target | {"kind": "Endpoints", "endpoints": {"subsets": subsets}}
+    )
+    endpoints_import["metadata"]["annotations"] = {names.EXPORTERS_ANNOTATION: exporters}
+    north.put(endpoints_import)
     controller = Controller(view, [ServiceImports(member_world.settings(service_cidr="10.95.0.0/16", **changes))])
     controller.settle()
     slices = view.local.list(Kind.ENDPOINT_SLICE, "shop")
-    taken = {ip for found in slices for item in found["endpoints"] for ip in item["addresses"]}
-    return taken, " ".join(event.message for event in controller.all_events())
+    addresses = {
+        ip for endpoint_slice in slices for item in endpoint_slice["endpoints"] for ip in item["addresses"]
+    }
+    return addresses, " ".join(event.message for event in controller.all_events())
 
 
 def resource_import(name: str, spec: RawObject) -> RawObject:
@@ -401,50 +380,42 @@ def resource_import(name: str, spec: RawObject) -> RawObject:
     return {"kind": "ResourceImport", "metadata": {"name": name, "namespace": member_world.AREA}, "spec": spec}
 
 
-@attack(
-    Group.SERVICES,
-    Attacker.MEMBER,
+@by_member(
     wants="make the leader's API server an endpoint, inside a CIDR of its own",
     stopped_by="every member: no address that the leader's name leads to is an endpoint",
 )
 def test_the_leader_is_no_endpoint() -> None:
     """Even where the range is allowed."""
-    taken, told = importing("192.0.2.1", allowed_endpoint_cidrs=("192.0.2.0/24",))
-    assert taken == {"10.97.0.80"}
-    assert "API server of the leader" in told
+    accepted, message = importing("192.0.2.1", allowed_endpoint_cidrs=("192.0.2.0/24",))
+    assert accepted == {"10.97.0.80"}
+    assert "API server of the leader" in message
 
 
-@attack(
-    Group.SERVICES,
-    Attacker.MEMBER,
+@by_member(
     wants="make another cluster's API server, Node or Service an endpoint, inside a CIDR of its own",
     stopped_by="every member: nothing of its own is another's endpoint",
 )
 @pytest.mark.parametrize("address", ["10.97.255.2", "10.97.255.1", "10.95.0.1"], ids=["server", "Node", "Service"])
 def test_what_is_ones_own_is_no_endpoint_of_others(address: str) -> None:
     """Though it lies in what the exporter publishes."""
-    taken, told = importing(address)
-    assert taken == {"10.97.0.80"}
-    assert "of this cluster" in told
+    accepted, message = importing(address)
+    assert accepted == {"10.97.0.80"}
+    assert "of this cluster" in message
 
 
-@attack(
-    Group.SERVICES,
-    Attacker.MEMBER,
+@by_member(
     wants="have a member take endpoints of a cluster that does not export the Service",
     stopped_by="every member: an endpoint belongs to a cluster that the ResourceImport names as exporter",
 )
 def test_endpoints_belong_to_an_exporter() -> None:
     """It lies in a network that is announced, but not by who exports."""
     assert importing("10.96.0.80", exporters="evil,owner")[0] == {"10.97.0.80", "10.96.0.80"}
-    taken, told = importing("10.96.0.80", allowed_endpoint_cidrs=("10.0.0.0/8",))
-    assert taken == {"10.97.0.80"}
-    assert "does not export the Service" in told
+    accepted, message = importing("10.96.0.80", allowed_endpoint_cidrs=("10.0.0.0/8",))
+    assert accepted == {"10.97.0.80"}
+    assert "does not export the Service" in message
 
 
-@attack(
-    Group.SERVICES,
-    Attacker.MEMBER,
+@by_member(
     wants="pass objects of other clusters off as another owner's by labels and annotations that it exports",
     stopped_by="keys of Kubernetes and of our own, which are never exported; leader and importers check each",
 )
@@ -461,15 +432,15 @@ def test_endpoints_belong_to_an_exporter() -> None:
 )
 def test_exported_labels_mark_nothing(key: str) -> None:
     """Neither the leader passes them on, nor would a member take them from a leader that does."""
-    found = world()
+    leader = world()
     said = {
         names.EXPORTED_LABELS_ANNOTATION: json.dumps({key: "theirs", "team": "evil"}),
         names.EXPORTED_ANNOTATIONS_ANNOTATION: json.dumps({key: "theirs"}),
     }
     mine = service("evil", "shop/web", 80)
     mine["metadata"]["annotations"] = said
-    found.put(mine)
-    passed_on = found.api.get(Kind.RESOURCE_IMPORT, AREA, "shop-web-service")
+    leader.put(mine)
+    passed_on = leader.api.get(Kind.RESOURCE_IMPORT, AREA, "shop-web-service")
     assert passed_on is not None
     assert passed_on["metadata"]["annotations"] == {names.EXPORTED_LABELS_ANNOTATION: '{"team": "evil"}'}
     view = member_world.member()
@@ -523,9 +494,7 @@ def _hostile(draw: st.DrawFn) -> RawObject:
     return made
 
 
-@attack(
-    Group.SERVICES,
-    Attacker.MEMBER,
+@by_member(
     wants="change in any other way what members import of a reserved namespace",
     stopped_by="the merge, in which exports that may not take part are not even looked at",
 )
@@ -534,20 +503,20 @@ def test_no_exports_change_a_reserved_namespace(hostile: list[RawObject], first:
     """Any exports of a hostile member, before and after, leave the imports as they are without it."""
     results = []
     for intruders in ([], hostile):
-        found = world()
+        leader = world()
         for raw in intruders[:first]:
-            found.put(raw)
-        found.clock.forward(60)
+            leader.put(raw)
+        leader.clock.forward(60)
         for target in (PAY, "pay/api-v1"):
-            found.put(service("owner", target, 443), endpoints("owner", THEIRS, target, 443))
+            leader.put(service("owner", target, 443), endpoints("owner", THEIRS, target, 443))
         for raw in intruders[first:]:
-            found.put(raw)
+            leader.put(raw)
         imports = {
             raw["metadata"]["name"]: {"spec": raw["spec"], "annotations": raw["metadata"].get("annotations")}
-            for raw in found.api.list(Kind.RESOURCE_IMPORT, AREA)
+            for raw in leader.api.list(Kind.RESOURCE_IMPORT, AREA)
             if raw["spec"].get("namespace") == "pay" and raw["spec"]["kind"] != "ClusterInfo"
         }
         own = ("owner-pay-api-service", "owner-pay-api-v1-endpoints")
-        verdicts = [found.verdict(name)["type"] for name in own]
+        verdicts = [leader.verdict(name)["type"] for name in own]
         results.append((json.dumps(imports, sort_keys=True), verdicts))
     assert results[0] == results[1]

@@ -15,7 +15,7 @@ from devtools.traffic import traffic
 from devtools.waiting import wait_until
 from mcagent.model.dataplane.facts import DatapathType
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.labs import MakeLab
+from tests.worlds.labs import MakeLab
 
 GATEWAY = "multicluster.antrea.io/gateway"
 

@@ -7,6 +7,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from ipaddress import IPv4Address
 from typing import Any
 
@@ -24,6 +25,9 @@ from tests.attacks.catalogue import Attacker, Group, attack
 from tests.waiting import until
 
 pytestmark = pytest.mark.datapath
+
+by_pod = partial(attack, Group.STATE, Attacker.POD)
+by_user = partial(attack, Group.NODES, Attacker.USER)
 
 KUBELET, BFD_PORT = 10250, 3784
 RATE, SYNS = 50, 3000  # new connections a second that are let in, and how many an attacker opens
@@ -68,14 +72,14 @@ def lab(make_lab: Callable[..., Lab]) -> Lab:
 def world(lab: Lab) -> Iterator[World]:
     """The second cluster's Nodes have a bridge as flannel's, and kubelet listens on it."""
     east, west = lab.topology.clusters[:2]
-    made = World(lab, lab.namespace(east.workers[0].pods[0]), (west.gateways[0], west.workers[0]))
-    for node in made.nodes:
+    world = World(lab, lab.namespace(east.workers[0].pods[0]), (west.gateways[0], west.workers[0]))
+    for node in world.nodes:
         netns.ip(lab.namespace(node), "link", "add", "cni0", "type", "bridge")
-        netns.ip(lab.namespace(node), "address", "add", f"{made.bridge_address(node)}/24", "dev", "cni0")
+        netns.ip(lab.namespace(node), "address", "add", f"{world.bridge_address(node)}/24", "dev", "cni0")
         netns.ip(lab.namespace(node), "link", "set", "cni0", "up")
-    gateway, worker = (lab.namespace(node) for node in made.nodes)
+    gateway, worker = (lab.namespace(node) for node in world.nodes)
     with packets.listening(gateway, KUBELET), packets.listening(worker, KUBELET):
-        yield made
+        yield world
 
 
 @attack(
@@ -102,9 +106,7 @@ def test_the_bridge_address_of_a_gateway(world: World) -> None:
     assert packets.connects(world.lab.namespace(world.nodes[1]), world.bridge_address(world.nodes[0]), KUBELET)
 
 
-@attack(
-    Group.NODES,
-    Attacker.USER,
+@by_user(
     wants="export a Node's own ports by an endpoint at an address in the Pod CIDR that the CNI gave the Node",
     stopped_by="nft: what the bridge has translated reaches a Node at the addresses of its Node object only",
 )
@@ -128,9 +130,7 @@ def test_an_endpoint_at_an_address_of_the_cni(world: World, index: int) -> None:
         assert packets.connects(world.lab.namespace(world.nodes[1 - index]), address, service.target_port)
 
 
-@attack(
-    Group.NODES,
-    Attacker.USER,
+@by_user(
     wants="send to daemons on a Node by an endpoint at the broadcast address of the Node's Pod network",
     stopped_by="nft: what the bridge has translated reaches a Node at the addresses of its Node object only",
 )
@@ -208,9 +208,7 @@ def _slow_paths(lab: Lab, node: Node, protocol: str) -> list[str]:
     return [flow for flow in flows if f"slow_path({protocol})" in flow and "00:23:20:00:00:01" not in flow]
 
 
-@attack(
-    Group.STATE,
-    Attacker.POD,
+@by_pod(
     wants="have gateways swallow a tenant's traffic, on UDP port 3784",
     stopped_by=BFD_MAC_ONLY,
 )
@@ -222,9 +220,7 @@ def test_a_tenants_bfd_is_data(world: World) -> None:
         assert packets.arrives(server, sent, lambda: packets.datagram(world.pod, pod.address, BFD_PORT, sent))
 
 
-@attack(
-    Group.STATE,
-    Attacker.POD,
+@by_pod(
     wants="have ovs-vswitchd look at every packet that a Pod sends to UDP port 3784",
     stopped_by=BFD_MAC_ONLY,
 )
@@ -243,9 +239,7 @@ def test_a_tenants_bfd_costs_no_upcalls(world: World) -> None:
         assert packets.arrives(server, last, lambda: packets.datagram(world.pod, pod.address, BFD_PORT, last))
 
 
-@attack(
-    Group.STATE,
-    Attacker.POD,
+@by_pod(
     wants="take down the tunnel to its own gateway by forged BFD, from the host's network with a TTL of 255",
     stopped_by=BFD_MAC_ONLY,
 )
@@ -268,7 +262,7 @@ def test_a_tenant_cannot_end_liveness(world: World, settled: Settled) -> None:
 
 def _flaps(lab: Lab) -> dict[str, str]:
     """Return of every tunnel what its BFD says, with the number of its state's changes."""
-    found = {}
+    flaps = {}
     for _, node in lab.topology.nodes():
         rows = lab.ovs(node.name).vsctl(
             "--format=csv", "--no-headings", "--columns=name,bfd_status", "list", "interface"
@@ -281,8 +275,8 @@ def _flaps(lab: Lab) -> dict[str, str]:
                 if word.startswith(("state=", "flap"))
             ]
             if words:
-                found[f"{node.name} {name}"] = " ".join(words)
-    return found
+                flaps[f"{node.name} {name}"] = " ".join(words)
+    return flaps
 
 
 def _flood(world: World, address: IPv4Address, port: int) -> float:
@@ -310,9 +304,7 @@ def _fine_elsewhere(world: World) -> None:
 
 
 @pytest.mark.timing
-@attack(
-    Group.STATE,
-    Attacker.POD,
+@by_pod(
     wants="fill the connection tracking of another cluster's Nodes by a flood of SYNs",
     stopped_by="a meter for each remote cluster, in front of every new entry (`newConnections`)",
 )
@@ -330,8 +322,8 @@ def test_a_flood_of_connections_to_a_node(world: World) -> None:
         _fine_elsewhere(world)
         client.exchange(b"x" * 64)
     allowed = RATE * (2 + time.monotonic() - begin)
-    found = _entries(world.lab, node, "arrival", nobody)
-    assert 0 < found <= allowed
+    entry_count = _entries(world.lab, node, "arrival", nobody)
+    assert 0 < entry_count <= allowed
     kernel = netns.execute(world.lab.namespace(node), ["cat", "/proc/net/nf_conntrack"]).stdout.splitlines()
     assert sum(f" dst={nobody} " in line and " zone=" not in line for line in kernel) <= allowed
     _streams(world, pod)
@@ -341,21 +333,19 @@ def _streams(world: World, pod: Pod) -> None:
     """Fail unless many datagrams of one connection, which nobody answers, all arrive."""
     with (
         packets.listening(world.lab.namespace(pod), 9999, socket.SOCK_DGRAM) as server,
-        traffic.udp_socket(world.pod, pod.address, 9999) as one,
+        traffic.udp_socket(world.pod, pod.address, 9999) as sock,
     ):
         # lets the meter recover
-        until(lambda: one.send(b"first") and packets.received(server, b"first", within=packets.SILENCE))
+        until(lambda: sock.send(b"first") and packets.received(server, b"first", within=packets.SILENCE))
         for _ in range(10):  # as many at a time as a socket keeps
             sent = [packets.token() for _ in range(RATE)]
             for token in sent:
-                one.send(token)
+                sock.send(token)
             assert all(packets.received(server, token) for token in sent)
 
 
 @pytest.mark.timing
-@attack(
-    Group.STATE,
-    Attacker.POD,
+@by_pod(
     wants="fill the connection tracking of another cluster's gateways through an exported Service",
     stopped_by="a meter for each remote cluster, in front of every new entry (`newConnections`)",
 )
@@ -371,9 +361,7 @@ def test_a_flood_of_connections_to_a_service(world: World) -> None:
     assert 0 < _entries(world.lab, world.nodes[0], "service", service.cluster_ip) <= allowed + 5
 
 
-@attack(
-    Group.STATE,
-    Attacker.POD,
+@by_pod(
     wants="keep a connection to a Service after its export is deleted, by sending without a pause",
     stopped_by="gateways: packets of translated connections pass only by a flow of their exported Service",
 )

@@ -21,10 +21,12 @@ from devtools.traffic import traffic
 from mcagent.model.net import internet_checksum
 from tests.attacks import packets, tunnel_packets
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.labs import MakeLab
-from tests.profiles import FORWARDING
+from tests.worlds.labs import MakeLab
+from tests.worlds.profiles import FORWARDING
 
 pytestmark = pytest.mark.datapath
+
+by_member = partial(attack, Group.STATE, Attacker.MEMBER)
 
 PLAIN_MAC, ANY_MAC = "aa:bb:cc:dd:ee:f0", "0a:6d:63:00:00:02"
 PORT_UNREACHABLE, FRAGMENTATION_NEEDED = (3, 3), (3, 4)
@@ -127,9 +129,7 @@ def learned(
 
 
 @profiles(Cni.FLANNEL, Cni.EBPF)
-@attack(
-    Group.STATE,
-    Attacker.MEMBER,
+@by_member(
     wants="end a connection of two other clusters, or give it a tiny path MTU, by ICMP errors that quote it",
     stopped_by=RELATED,
 )
@@ -145,9 +145,7 @@ def test_icmp_errors_about_connections_of_others(world: World) -> None:
 
 
 @profiles(Cni.FLANNEL)
-@attack(
-    Group.STATE,
-    Attacker.MEMBER,
+@by_member(
     wants="end a connection that a Pod has inside its own cluster or with the internet, by ICMP errors",
     stopped_by="the pipeline: an ICMP error about a connection that did not pass the bridge is dropped",
 )
@@ -161,9 +159,7 @@ def test_icmp_errors_about_connections_without_the_bridge(world: World) -> None:
 
 
 @profiles(*FORWARDING)
-@attack(
-    Group.STATE,
-    Attacker.MEMBER,
+@by_member(
     wants="answer in another cluster's name on a connection that a Pod has with that cluster",
     stopped_by="the source-address check of the tunnel, for replies as for requests",
 )
@@ -184,9 +180,7 @@ def test_replies_of_a_third_cluster(world: World) -> None:
 
 
 @profiles(Cni.FLANNEL)
-@attack(
-    Group.STATE,
-    Attacker.MEMBER,
+@by_member(
     wants="end the fragmented datagrams of all clusters to a Node, by fragments that never become whole",
     stopped_by="a meter for each remote cluster, in front of the reassembly (`fragments`)",
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from functools import partial
 from ipaddress import IPv4Address, IPv6Address
 
 import pytest
@@ -20,15 +21,19 @@ from mcagent.model.dataplane.facts import DatapathType, Facts
 from mcagent.model.dataplane.resources import NftChain, NftSet
 from tests.attacks import tunnel_packets as packets
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.attacks.tunnel_packets import GENEVE, VXLAN
+from tests.attacks.tunnel_packets import GENEVE
 from tests.attacks.tunnel_range import ETH_P_ALL, TRIES, Range, encrypted_nodes, plain, six, v4
 from tests.contract.inside import make
-from tests.contract.test_tunnel_guard import FAR, NODE, PEER, Wires, wires
-from tests.unit.core_inputs import cluster, config, gateway, networks, node, snapshot
+from tests.worlds.core_inputs import cluster, config, gateway, networks, node, snapshot
+from tests.worlds.guarded_node import FAR, NODE, PEER, Wires, wires
 
 __all__ = ["encrypted_nodes", "plain", "six", "wires"]
 
 pytestmark = pytest.mark.datapath
+
+by_neighbour = partial(attack, Group.TUNNELS, Attacker.NEIGHBOUR)
+by_user = partial(attack, Group.TUNNELS, Attacker.USER)
+by_pod = partial(attack, Group.TUNNELS, Attacker.POD)
 
 ENDS = "tunnels with two fixed ends (`options:local_ip`), and the guard of tunnels (nft, hook input)"
 UNTRACKED = "the guard of tunnels: packets between peers are not tracked, so that no rule translates them"
@@ -74,48 +79,32 @@ table ip attack-ends {{
         netns.execute(namespace, ["nft", "delete", "table", "ip", "attack-ends"])
 
 
-@attack(
-    Group.TUNNELS,
-    Attacker.POD,
+@by_pod(
     wants="send in the name of any Pod of its cluster, by Geneve to a second address of another cluster's gateway",
     stopped_by=ENDS,
 )
 def test_a_second_address_of_a_gateway(plain: Range) -> None:
     """The packet leaves with the address of the gateway Node: nobody there knows the address as a peer's."""
-    victim, forged = plain.far_worker.pods[0], plain.worker.pods[0].address
-
-    def send(token: bytes) -> None:
-        payload = packets.geneve(plain.datagram(forged, victim, token))
-        packets.send(plain.pod(plain.gateway), SECOND, GENEVE, payload)
-
+    send = plain.forging(plain.gateway, SECOND, plain.worker, plain.far_worker)
     with second_address(plain, SECOND):
         assert plain.attempt(plain.gateway, send).arrived == 0
 
 
-@attack(
-    Group.TUNNELS,
-    Attacker.POD,
+@by_pod(
     wants="do so with VXLAN to a second IPv6 address",
     stopped_by=ENDS,
 )
 def test_a_second_ipv6_address_of_a_gateway(six: Range) -> None:
     """A dual-stack Pod, masqueraded to the Node's IPv6 address."""
-    victim, forged = six.far_worker.pods[0], six.worker.pods[0].address
     cluster = six.west
     assert cluster.subnet6 is not None
     address = cluster.subnet6[0x200]
-
-    def send(token: bytes) -> None:
-        payload = packets.vxlan(six.datagram(forged, victim, token))
-        packets.send(six.pod(six.gateway), address, VXLAN, payload)
-
+    send = six.forging(six.gateway, address, six.worker, six.far_worker)
     with second_address(six, address):
         assert six.attempt(six.gateway, send).arrived == 0
 
 
-@attack(
-    Group.TUNNELS,
-    Attacker.USER,
+@by_user(
     wants="read and cut the tunnels to its cluster, by a Service with a gateway's address and port (externalIPs)",
     stopped_by=UNTRACKED,
 )
@@ -126,9 +115,7 @@ def test_a_service_with_the_address_of_the_own_gateway(plain: Range) -> None:
     _undisturbed(plain, node, "prerouting", rule)
 
 
-@attack(
-    Group.TUNNELS,
-    Attacker.USER,
+@by_user(
     wants="do so by a Service with the address of another cluster's gateway",
     stopped_by=UNTRACKED,
 )
@@ -146,28 +133,20 @@ def _undisturbed(field: Range, node: Node, hook: str, rule: str) -> None:
             field.honest(client)
 
 
-@attack(
-    Group.TUNNELS,
-    Attacker.USER,
+@by_user(
     wants="have a gateway take a packet for a tunnel's, by a NodePort there that leads to its tunnel port",
     stopped_by="the guard of tunnels (nft, hook input): no tunnel packet is translated",
 )
 def test_a_node_port_that_leads_to_the_own_tunnel_port(plain: Range) -> None:
     """The CNI gives what a Pod of another cluster sends there the address of its gateway."""
-    node, victim, forged = plain.far_gateway, plain.far_worker.pods[0], plain.worker.pods[0].address
+    node = plain.far_gateway
     rule = f"ip daddr {node.address} udp dport 30124 dnat to {node.address}:{GENEVE}"
-
-    def send(token: bytes) -> None:
-        payload = packets.geneve(plain.datagram(forged, victim, token))
-        packets.send(plain.pod(plain.gateway), node.address, 30124, payload)
-
+    send = plain.forging(plain.gateway, node.address, plain.worker, plain.far_worker, port=30124)
     with translating(plain, node, "prerouting", rule), plain.listener(node, GENEVE) as count:
         assert plain.attempt(plain.gateway, send, count=count).arrived == 0
 
 
-@attack(
-    Group.TUNNELS,
-    Attacker.NEIGHBOUR,
+@by_neighbour(
     wants="send to a worker in a remote Pod's name, with the address of the worker's gateway, through a router",
     stopped_by="the guard of tunnels (nft, hook input): Nodes of the local link must send the TTL 255 (RFC 5082)",
 )
@@ -188,9 +167,7 @@ def test_the_address_of_the_own_gateway_from_behind_a_router(plain: Range, datap
     assert plain.attempt(plain.worker, lambda token: send(token, 255)).arrived >= TRIES
 
 
-@attack(
-    Group.TUNNELS,
-    Attacker.NEIGHBOUR,
+@by_neighbour(
     wants="end a worker's tunnel to a gateway behind a router, by a packet with the TTL 255 in the gateway's name",
     stopped_by="the guard of tunnels: the TTL counts for Nodes in networks that this Node is connected to",
 )
@@ -200,8 +177,10 @@ def test_the_largest_ttl_in_the_name_of_a_gateway_behind_a_router(wires: Wires) 
     link = (node("g2", (str(PEER),), "10.10.2.0/24"), gateway("g2", str(PEER)))
     facts = Facts(addresses=(NODE,), connected=networks("192.0.2.0/24"))
     objects = snapshot(*nodes, *link, gateway("g1", str(FAR)), cluster("east", "10.97.0.0/16"))
-    made = compile_desired(objects, facts, config("w1"))
-    rules = [r for f in made.desired.fragments.values() for r in f.resources if isinstance(r, NftChain | NftSet)]
+    compiled = compile_desired(objects, facts, config("w1"))
+    rules = [
+        r for f in compiled.desired.fragments.values() for r in f.resources if isinstance(r, NftChain | NftSet)
+    ]
     make(wires.nft, rules)
     for address in (FAR, PEER):
         assert wires.arrives(wires.peer, wires.node, address, NODE, ttl=255)
@@ -209,19 +188,17 @@ def test_the_largest_ttl_in_the_name_of_a_gateway_behind_a_router(wires: Wires) 
     assert not wires.arrives(wires.peer, wires.node, PEER, NODE, ttl=254)
 
 
-@attack(
-    Group.TUNNELS,
-    Attacker.NEIGHBOUR,
+@by_neighbour(
     wants="send to a worker in a remote Pod's name, with the address of its gateway, on the Nodes' own link",
     stopped_by="nodeTrafficEncryption: a Node with a key comes by the WireGuard device alone (nft, hook input)",
 )
 @pytest.mark.parametrize("to", ["worker", "gateway"])
 def test_clear_geneve_in_the_name_of_an_own_node(encrypted_nodes: Range, to: str) -> None:
     """The TTL is 255, as a neighbour can send it. Nor does a gateway accept it in the name of its worker."""
-    field, (here, far) = encrypted_nodes, (encrypted_nodes.worker.pods[0], encrypted_nodes.far_worker.pods[0])
-    source, target, inner, victim = field.gateway, field.worker, far.address, here
+    field, (pod, far) = encrypted_nodes, (encrypted_nodes.worker.pods[0], encrypted_nodes.far_worker.pods[0])
+    source, target, inner, victim = field.gateway, field.worker, far.address, pod
     if to == "gateway":
-        source, target, inner, victim = field.worker, field.gateway, here.address, far
+        source, target, inner, victim = field.worker, field.gateway, pod.address, far
     ends = v4(source.address), v4(target.address)
 
     def send(token: bytes) -> None:
@@ -232,9 +209,7 @@ def test_clear_geneve_in_the_name_of_an_own_node(encrypted_nodes: Range, to: str
         assert field.attempt(target, send).arrived == 0
 
 
-@attack(
-    Group.TUNNELS,
-    Attacker.NEIGHBOUR,
+@by_neighbour(
     wants="read what Pods of a worker exchange with other clusters, on the link of the Nodes",
     stopped_by="nodeTrafficEncryption: required: no tunnel between Nodes is outside of WireGuard",
 )

@@ -6,6 +6,7 @@ import contextlib
 import re
 import time
 from collections.abc import Iterator
+from functools import partial
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
@@ -30,26 +31,22 @@ __all__ = ["encrypted", "plain", "six"]
 
 pytestmark = pytest.mark.datapath
 
+by_pod = partial(attack, Group.TUNNELS, Attacker.POD)
+by_member = partial(attack, Group.TUNNELS, Attacker.MEMBER)
+
 WIREGUARD = 51821
 FLOOD = 2000  # probes, or answers that nobody asked for
 FORWARD = "the guard of tunnels (nft, hook forward): nothing that a Node forwards goes to a peer's tunnel port"
 SOURCES = "the guard of tunnels (nft, hook prerouting): a peer's packet comes by a device that leads to that peer"
 
 
-@attack(
-    Group.TUNNELS,
-    Attacker.POD,
+@by_pod(
     wants="send in the name of any Pod of its cluster, by a Geneve packet to the gateway of another cluster",
     stopped_by=FORWARD,
 )
 def test_geneve_from_a_pod_to_a_remote_gateway(plain: Range) -> None:
     """The CNI would give it the address of the gateway Node, which the other gateway takes for its peer."""
-    victim, forged = plain.far_worker.pods[0], plain.worker.pods[0].address
-
-    def send(token: bytes) -> None:
-        payload = packets.geneve(plain.datagram(forged, victim, token))
-        packets.send(plain.pod(plain.gateway), plain.far_gateway.address, GENEVE, payload)
-
+    send = plain.forging(plain.gateway, plain.far_gateway.address, plain.worker, plain.far_worker)
     assert plain.attempt(plain.gateway, send) == NOTHING
     with plain.counting(plain.gateway, "to-tunnel"):
         plain.attempt(plain.gateway, send)
@@ -65,28 +62,24 @@ def _said(plain: Range, node: Node) -> object:
 LOST = reachability.encode_frame([reachability.cluster_hash("west"), reachability.cluster_hash("east")])
 
 
-@attack(
-    Group.TUNNELS,
-    Attacker.POD,
+@by_pod(
     wants="make Nodes leave a cluster, by a gateway's word that it is lost, sent into a tunnel",
     stopped_by=FORWARD,
 )
 def test_pods_tell_nodes_of_no_lost_cluster(plain: Range) -> None:
     """As its own gateway Node would send it to a worker, and as a worker would to the gateway."""
-    for here, there in ((plain.gateway, plain.worker), (plain.worker, plain.gateway)):
-        address = there.address
+    for near, far in ((plain.gateway, plain.worker), (plain.worker, plain.gateway)):
+        address = far.address
 
-        def send(token: bytes, here: Node = here, address: IPv4Address = address) -> None:
-            packets.send(plain.pod(here), address, GENEVE, packets.geneve(LOST + token))
+        def send(token: bytes, near: Node = near, address: IPv4Address = address) -> None:
+            packets.send(plain.pod(near), address, GENEVE, packets.geneve(LOST + token))
 
-        with plain.counting(here, "to-tunnel"):
-            assert plain.attempt(here, send) == NOTHING
+        with plain.counting(near, "to-tunnel"):
+            assert plain.attempt(near, send) == NOTHING
     assert [_said(plain, node) for node in (plain.gateway, plain.worker)] == [[], []]
 
 
-@attack(
-    Group.TUNNELS,
-    Attacker.MEMBER,
+@by_member(
     wants="make another cluster's Nodes leave a third one, by telling them that it is lost",
     stopped_by="gateways: such a frame goes to an agent only from the tunnel to a gateway of its own cluster",
 )
@@ -97,7 +90,7 @@ def test_other_clusters_tell_nodes_of_no_lost_cluster(plain: Range) -> None:
     def say(ovs: OvsInstance, to: str, frame: bytes) -> None:
         tunnels = plain.lab.status(plain.far_gateway.name if ovs is far else plain.gateway.name)["tunnels"]
         assert isinstance(tunnels, list)
-        (port,) = (one["ofport"] for one in tunnels if one["peerKind"] == to)
+        (port,) = (tunnel["ofport"] for tunnel in tunnels if tunnel["peerKind"] == to)
         message = f"in_port=controller packet={frame.hex()} actions=output:{port}"
         ovs.ofctl("packet-out", ovs.mgmt("br-mc"), message)
 
@@ -115,9 +108,7 @@ def test_other_clusters_tell_nodes_of_no_lost_cluster(plain: Range) -> None:
     wait_until(lambda: _said(plain, plain.worker) == ["west"], "the own gateway's word to count")
 
 
-@attack(
-    Group.TUNNELS,
-    Attacker.POD,
+@by_pod(
     wants="send in the name of another Pod of its Node, by a Geneve packet to its own cluster's gateway",
     stopped_by=FORWARD,
 )
@@ -133,39 +124,25 @@ def test_geneve_from_a_pod_of_a_worker_to_its_own_gateway(plain: Range) -> None:
     assert plain.attempt(plain.worker, send) == NOTHING
 
 
-@attack(
-    Group.TUNNELS,
-    Attacker.POD,
+@by_pod(
     wants="send in the name of a remote Pod, by a Geneve packet from a gateway Node to a worker of its cluster",
     stopped_by=FORWARD,
 )
 def test_geneve_from_a_pod_of_a_gateway_to_a_worker(plain: Range) -> None:
     """The worker takes it for its gateway's, which may bring packets from any other cluster."""
-    victim, forged = plain.worker.pods[0], plain.far_worker.pods[0].address
-
-    def send(token: bytes) -> None:
-        payload = packets.geneve(plain.datagram(forged, victim, token))
-        packets.send(plain.pod(plain.gateway), plain.worker.address, GENEVE, payload)
-
+    send = plain.forging(plain.gateway, plain.worker.address, plain.far_worker, plain.worker)
     assert plain.attempt(plain.gateway, send) == NOTHING
 
 
-@attack(
-    Group.TUNNELS,
-    Attacker.POD,
+@by_pod(
     wants="have kube-proxy send its Geneve packets, by a Service whose endpoint is a gateway",
     stopped_by=f"{FORWARD}, after kube-proxy's translation",
 )
 def test_a_service_that_leads_to_a_tunnel_port(plain: Range) -> None:
     """The Pod sends to a ClusterIP and another port: what counts is where it goes in the end."""
-    victim, forged = plain.far_worker.pods[0], plain.worker.pods[0].address
     cluster_ip = plain.east.service_cidr[123]
     rule = f"ip daddr {cluster_ip} udp dport 53 dnat to {plain.far_gateway.address}:{GENEVE}"
-
-    def send(token: bytes) -> None:
-        payload = packets.geneve(plain.datagram(forged, victim, token))
-        packets.send(plain.pod(plain.gateway), cluster_ip, 53, payload)
-
+    send = plain.forging(plain.gateway, cluster_ip, plain.worker, plain.far_worker, port=53)
     with _proxied(plain, rule):
         assert plain.attempt(plain.gateway, send) == NOTHING
 
@@ -190,29 +167,24 @@ table ip attack-proxy {{
         netns.execute(namespace, ["nft", "delete", "table", "ip", "attack-proxy"])
 
 
-@attack(
-    Group.TUNNELS,
-    Attacker.POD,
+@by_pod(
     wants="have its gateway Node send its Geneve packets, by a NodePort that leads to another cluster's gateway",
     stopped_by="the guard of tunnels: what a peer sends to a peer passes a Node as it came, or not at all",
 )
 def test_a_node_port_that_leads_to_a_tunnel_port(plain: Range) -> None:
     """From a worker the packet has a Node's address already, as that of a Node behind a router would."""
-    victim, forged = plain.far_worker.pods[0], plain.worker.pods[0].address
     rule = f"ip daddr {plain.gateway.address} udp dport 30123 dnat to {plain.far_gateway.address}:{GENEVE}"
+    forge = plain.forging(plain.worker, plain.gateway.address, plain.worker, plain.far_worker, port=30123)
 
     def send(token: bytes) -> None:
-        payload = packets.geneve(plain.datagram(forged, victim, token))
-        packets.send(plain.pod(plain.worker), plain.gateway.address, 30123, payload)
+        forge(token)
         plain.honest(plain.worker)
 
     with _proxied(plain, rule):
         assert plain.attempt(plain.gateway, send) == NOTHING
 
 
-@attack(
-    Group.TUNNELS,
-    Attacker.POD,
+@by_pod(
     wants="end the BFD session of two gateways, by control packets inside Geneve, so that traffic leaves them",
     stopped_by=FORWARD,
 )
@@ -229,9 +201,7 @@ def test_bfd_inside_geneve(plain: Range) -> None:
     assert outcome == NOTHING
 
 
-@attack(
-    Group.TUNNELS,
-    Attacker.POD,
+@by_pod(
     wants="speak BFD with the address of its Node, on the underlay",
     stopped_by="the guard of tunnels: port 3784 of a peer is as closed as the tunnel's",
 )
@@ -245,9 +215,7 @@ def test_bfd_on_the_underlay(plain: Range) -> None:
     assert plain.attempt(plain.gateway, send) == NOTHING
 
 
-@attack(
-    Group.TUNNELS,
-    Attacker.POD,
+@by_pod(
     wants="slip a Geneve packet past its Node in fragments, the first with the UDP header alone",
     stopped_by="connection tracking, which puts fragments together before the guard of tunnels sees them",
 )
@@ -266,9 +234,7 @@ def test_fragments_of_a_tunnel_packet(plain: Range) -> None:
     assert plain.attempt(plain.gateway, send) == NOTHING
 
 
-@attack(
-    Group.TUNNELS,
-    Attacker.POD,
+@by_pod(
     wants="hide the port of a Geneve packet behind IPv4 options",
     stopped_by="the guard of tunnels, which finds the UDP header where the IPv4 header says that it is",
 )
@@ -287,9 +253,7 @@ def test_options_before_the_port(plain: Range) -> None:
     assert plain.attempt(plain.gateway, send) == NOTHING
 
 
-@attack(
-    Group.TUNNELS,
-    Attacker.POD,
+@by_pod(
     wants="speak to its own Node in the name of a remote gateway, with a forged source, where rp_filter is off",
     stopped_by=SOURCES,
 )
@@ -310,9 +274,7 @@ def test_a_forged_peer_to_its_own_node(plain: Range) -> None:
             plain.attempt(node, send, count=count)
 
 
-@attack(
-    Group.TUNNELS,
-    Attacker.POD,
+@by_pod(
     wants="do so to the address that the CNI's bridge has on the Node, which Pods rightly reach",
     stopped_by="the guard of tunnels: on no device is a peer's packet for an address that no tunnel ends at",
 )
@@ -337,9 +299,7 @@ def test_a_forged_peer_to_the_address_of_the_cnis_bridge(plain: Range) -> None:
         netns.ip(plain.lab.namespace(node), "address", "del", *place)
 
 
-@attack(
-    Group.TUNNELS,
-    Attacker.POD,
+@by_pod(
     wants="speak to a remote gateway from a worker, in the name of its gateway, where rp_filter is off",
     stopped_by=SOURCES,
 )
@@ -357,28 +317,19 @@ def test_a_forged_gateway_from_a_worker(plain: Range) -> None:
         assert plain.attempt(plain.worker, send) == NOTHING
 
 
-@attack(
-    Group.TUNNELS,
-    Attacker.POD,
+@by_pod(
     wants="do the same with VXLAN over IPv6",
     stopped_by="the guard of tunnels, in the table of the other family",
 )
 def test_vxlan_over_ipv6(six: Range) -> None:
     """A dual-stack Pod, masqueraded to the Node's IPv6 address."""
-    victim, forged = six.far_worker.pods[0], six.worker.pods[0].address
-
-    def send(token: bytes) -> None:
-        payload = packets.vxlan(six.datagram(forged, victim, token))
-        packets.send(six.pod(six.gateway), v6(six.far_gateway), VXLAN, payload)
-
+    send = six.forging(six.gateway, v6(six.far_gateway), six.worker, six.far_worker)
     assert six.attempt(six.gateway, send) == NOTHING
     with six.counting(six.gateway, "to-tunnel"):
         six.attempt(six.gateway, send)
 
 
-@attack(
-    Group.TUNNELS,
-    Attacker.POD,
+@by_pod(
     wants="hide the port of a VXLAN packet behind an IPv6 extension header",
     stopped_by="the guard of tunnels, which goes through the headers as the receiver does",
 )
@@ -395,9 +346,7 @@ def test_an_extension_header_before_the_port(six: Range) -> None:
     assert six.attempt(six.gateway, send) == NOTHING
 
 
-@attack(
-    Group.TUNNELS,
-    Attacker.POD,
+@by_pod(
     wants="speak to its own Node in the name of a remote gateway with a forged IPv6 source",
     stopped_by=f"{SOURCES}: for IPv6 the kernel has no rp_filter",
 )
@@ -416,9 +365,7 @@ def test_a_forged_ipv6_peer_to_its_own_node(six: Range) -> None:
         assert six.attempt(node, send, count=count) == NOTHING
 
 
-@attack(
-    Group.TUNNELS,
-    Attacker.POD,
+@by_pod(
     wants="use up the WireGuard handshakes of a remote gateway with the address of its Node",
     stopped_by="the guard of tunnels: each peer's WireGuard port is closed, the one that it publishes",
 )
@@ -433,21 +380,14 @@ def test_the_wireguard_port(encrypted: Range) -> None:
         encrypted.attempt(encrypted.gateway, send)
 
 
-@attack(
-    Group.TUNNELS,
-    Attacker.POD,
+@by_pod(
     wants="have its Geneve packets encrypted and taken for the tunnel's, by sending into the WireGuard device",
     stopped_by="the guard of tunnels: nothing is forwarded into the WireGuard device or out of it",
 )
 def test_into_the_wireguard_device(encrypted: Range) -> None:
     """The CNI would give the packet the address of the device, which the peer takes for its peer."""
-    victim, forged = encrypted.far_worker.pods[0], encrypted.worker.pods[0].address
-
-    def send(token: bytes) -> None:
-        payload = packets.geneve(encrypted.datagram(forged, victim, token))
-        target = endpoint_of(encrypted.far_gateway.address)
-        packets.send(encrypted.pod(encrypted.gateway), target, GENEVE, payload)
-
+    target = endpoint_of(encrypted.far_gateway.address)
+    send = encrypted.forging(encrypted.gateway, target, encrypted.worker, encrypted.far_worker)
     with encrypted.loose(encrypted.gateway):
         assert encrypted.attempt(encrypted.gateway, send) == NOTHING
 
@@ -460,9 +400,7 @@ def _clear(field: Range, token: bytes) -> tuple[IPv4Address, bytes]:
     return target, packets.ipv4(source, target, packets.udp(source, target, GENEVE, payload))
 
 
-@attack(
-    Group.TUNNELS,
-    Attacker.POD,
+@by_pod(
     wants="speak to its own Node in the name of a remote gateway's endpoint behind WireGuard",
     stopped_by="the guard of tunnels (nft, hook input): an encrypted peer comes by the WireGuard device alone",
 )
@@ -499,9 +437,7 @@ def test_clear_geneve_from_the_uplink(encrypted: Range) -> None:
 
 
 @pytest.mark.timing
-@attack(
-    Group.TUNNELS,
-    Attacker.MEMBER,
+@by_member(
     wants="have a gateway send more than it gets, or keep its agent busy, by a flood of probes and false answers",
     stopped_by="a meter for each remote cluster; a probe goes back once, as large as it was, where it came from, "
     "and an answer has to have the token of a probe",
@@ -509,9 +445,9 @@ def test_clear_geneve_from_the_uplink(encrypted: Range) -> None:
 def test_a_flood_of_probes(plain: Range) -> None:
     """Few of thousands are answered; no false answer counts, and no frame gets to a Pod."""
     lab, near = plain.lab, plain.gateway
-    here, bridge = plain.far_gateway.name, lab.ovs(plain.far_gateway.name).mgmt("br-mc")
-    tunnels: Any = lab.status(here)["tunnels"]
-    (ofport,) = (one["ofport"] for one in tunnels if one["peerKind"] == "remote")
+    gateway_name, bridge = plain.far_gateway.name, lab.ovs(plain.far_gateway.name).mgmt("br-mc")
+    tunnels: Any = lab.status(gateway_name)["tunnels"]
+    (ofport,) = (tunnel["ofport"] for tunnel in tunnels if tunnel["peerKind"] == "remote")
     backend = OpenFlowBackend(bridge)
     began = time.monotonic()
     before = _probes(plain, near), _answers(plain)
@@ -526,9 +462,9 @@ def test_a_flood_of_probes(plain: Range) -> None:
     assert outcome.arrived == 0
     # Open vSwitch's counters are late by up to a second.
     wait_until(lambda: _answers(plain) - before[1] >= 100, "what the meter lets pass to be counted", timeout=15)
-    found = _answers(plain) - before[1]
+    answers = _answers(plain) - before[1]
     # As many as the burst lets pass and a second's worth for each second; both agents' own are among them.
-    assert found <= 200 + 110 * (time.monotonic() - began)
+    assert answers <= 200 + 110 * (time.monotonic() - began)
     assert _probes(plain, near) - before[0] <= time.monotonic() - began + 5
 
 

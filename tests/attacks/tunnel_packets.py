@@ -87,13 +87,13 @@ def fragments(source: IPv4Address, destination: IPv4Address, transport: bytes, f
 def send(namespace: str, destination: Address, port: int, payload: bytes) -> None:
     """Send a datagram as any process can."""
     kind = socket.AF_INET if destination.version == 4 else socket.AF_INET6
-    with netns.call(namespace, lambda: socket.socket(kind, socket.SOCK_DGRAM)) as one:
-        one.sendto(payload, (str(destination), port))
+    with netns.call(namespace, lambda: socket.socket(kind, socket.SOCK_DGRAM)) as sock:
+        sock.sendto(payload, (str(destination), port))
 
 
 def send_raw(namespace: str, destination: Address, *packets: bytes) -> None:
     """Send whole IP packets as a process with NET_RAW can (raw(7): IPPROTO_RAW means that the header is ours)."""
     kind = socket.AF_INET if destination.version == 4 else socket.AF_INET6
-    with netns.call(namespace, lambda: socket.socket(kind, socket.SOCK_RAW, socket.IPPROTO_RAW)) as one:
+    with netns.call(namespace, lambda: socket.socket(kind, socket.SOCK_RAW, socket.IPPROTO_RAW)) as sock:
         for packet in packets:
-            one.sendto(packet, (str(destination), 0))
+            sock.sendto(packet, (str(destination), 0))

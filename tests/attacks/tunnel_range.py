@@ -23,7 +23,10 @@ from mcagent.model.dataplane.facts import DatapathType
 from mcagent.model.dataplane.resources import TunnelType
 from mcagent.model.net import Address
 from tests.attacks import tunnel_packets as packets
-from tests.labs import MakeLab
+from tests.attacks.tunnel_packets import GENEVE, VXLAN
+from tests.worlds.labs import MakeLab
+
+Send = Callable[[bytes], None]
 
 ETH_P_ALL = 3  # linux/if_ether.h: a bridge takes the packets of its ports before others see them (packet(7))
 TRIES = 3  # of each attack: one packet could be lost on a busy machine, and look like one that was stopped
@@ -48,6 +51,7 @@ class Range:
         self.east, self.west = lab.topology.clusters
         self.gateway, self.worker = self.east.gateways[0], self.east.workers[0]
         self.far_gateway, self.far_worker = self.west.gateways[0], self.west.workers[0]
+        self.is_vxlan = lab.topology.tunnel is TunnelType.VXLAN
 
     def pod(self, node: Node) -> str:
         """Namespace of a Node's Pod."""
@@ -95,7 +99,7 @@ class Range:
         """Return how often the sessions of a gateway with other clusters, when all are up, changed their state."""
         tunnels = self.lab.status(node.name)["tunnels"]
         assert isinstance(tunnels, list)
-        names = [one["name"] for one in tunnels if one["peerKind"] == "remote"]
+        names = [tunnel["name"] for tunnel in tunnels if tunnel["peerKind"] == "remote"]
         vsctl = self.lab.ovs(node.name).vsctl
 
         def up() -> bool:
@@ -134,21 +138,34 @@ class Range:
             return
 
         def listen() -> socket.socket:
-            one = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
-            one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            one.bind(("::", port))
-            one.setblocking(False)
-            return one
+            sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            sock.bind(("::", port))
+            sock.setblocking(False)
+            return sock
 
         def count(token: bytes) -> int:
             found = 0
             with contextlib.suppress(BlockingIOError):
                 while True:
-                    found += token in one.recv(65536)
+                    found += token in sock.recv(65536)
             return found
 
-        with netns.call(self.lab.namespace(node), listen) as one:
+        with netns.call(self.lab.namespace(node), listen) as sock:
             yield count
+
+    def forging(self, sender: Node, to: Address, source: Node, victim: Node, *, port: int = 0) -> Send:
+        """Return an attack: a Pod of `sender` sends tunnel packets for `victim` in the name of a Pod of `source`.
+
+        `port`: 0 is the tunnels' own.
+        """
+        kind, default = (packets.vxlan, VXLAN) if self.is_vxlan else (packets.geneve, GENEVE)
+
+        def send(token: bytes) -> None:
+            payload = kind(self.datagram(source.pods[0].address, victim.pods[0], token))
+            packets.send(self.pod(sender), to, port or default, payload)
+
+        return send
 
     def datagram(self, source: IPv4Address, pod: Pod, token: bytes) -> bytes:
         """Return the inside of a tunnel packet: a datagram from a Pod that is somebody else."""
@@ -180,12 +197,12 @@ def six(make_lab: MakeLab) -> Iterator[Range]:
 def _give_ipv6(lab: Lab, node: Node, number: int) -> None:
     """Make the first Pod of a Node dual-stack, as a CNI with IPv6 masquerade does."""
     pod, device = node.pods[0], node_module.pod_device(node, node.pods[0])
-    here, there, prefix = f"fd00:10:{number}::1", f"fd00:10:{number}::2", f"fd00:10:{number}::/64"
+    own_address, neighbour, prefix = f"fd00:10:{number}::1", f"fd00:10:{number}::2", f"fd00:10:{number}::/64"
     underlay.set_sysctl(lab.namespace(node), {"net/ipv6/conf/all/forwarding": "1"})
     underlay.set_sysctl(lab.namespace(pod), {f"net/ipv6/conf/{n}/disable_ipv6": "0" for n in ("all", "eth0")})
-    netns.ip(lab.namespace(node), "address", "add", f"{here}/64", "dev", device, "nodad")
-    netns.ip(lab.namespace(pod), "address", "add", f"{there}/64", "dev", "eth0", "nodad")
-    netns.ip(lab.namespace(pod), "route", "add", "default", "via", here, "dev", "eth0")
+    netns.ip(lab.namespace(node), "address", "add", f"{own_address}/64", "dev", device, "nodad")
+    netns.ip(lab.namespace(pod), "address", "add", f"{neighbour}/64", "dev", "eth0", "nodad")
+    netns.ip(lab.namespace(pod), "route", "add", "default", "via", own_address, "dev", "eth0")
     rule = f"ip6 saddr {prefix} ip6 daddr != {prefix} masquerade"
     table = f"table ip6 cni {{ chain post {{ type nat hook postrouting priority 100; {rule}; }}\n}}"
     netns.execute(lab.namespace(node), ["nft", "-f", "-"], stdin=table)
@@ -209,7 +226,7 @@ def encrypted_nodes(make_lab: MakeLab, datapath: DatapathType) -> Iterator[Range
         pytest.skip("tunnels of the userspace datapath cannot be encrypted: this runs in the kernel lane")
     shape = generate(encryption=TrafficEncryption.WIREGUARD)
     config: dict[str, object] = {"nodeTrafficEncryption": str(NodeTrafficEncryption.REQUIRED)}
-    shape = replace(shape, clusters=tuple(replace(one, config=config) for one in shape.clusters))
+    shape = replace(shape, clusters=tuple(replace(cluster, config=config) for cluster in shape.clusters))
     with make_lab(shape, liveness=False) as lab:
         wait_until(lambda: _encrypts(lab, workers=True), "handshakes", timeout=60, interval=0.2)
         yield Range(lab)
@@ -217,10 +234,12 @@ def encrypted_nodes(make_lab: MakeLab, datapath: DatapathType) -> Iterator[Range
 
 def _encrypts(lab: Lab, *, workers: bool = False) -> bool:
     nodes = [node.name for cluster in lab.topology.clusters for node in cluster.nodes if node.gateway or workers]
-    found = [lab.status(name)["encryption"] for name in nodes]
+    states = [lab.status(name)["encryption"] for name in nodes]
     return all(
-        isinstance(one, dict) and one["peers"] and all(peer["state"] == "established" for peer in one["peers"])
-        for one in found
+        isinstance(state, dict)
+        and state["peers"]
+        and all(peer["state"] == "established" for peer in state["peers"])
+        for state in states
     )
 
 

@@ -65,7 +65,7 @@ def cluster(number: int, version: int = 0) -> Json:
 
 def local_objects() -> list[Json]:
     """Return this cluster: a gateway and a worker."""
-    found: list[Json] = [
+    objects: list[Json] = [
         {
             "apiVersion": "v1",
             "kind": "Node",
@@ -77,7 +77,7 @@ def local_objects() -> list[Json]:
     ]
     gateway = {"gatewayIP": "172.18.0.1", "internalIP": "172.18.0.1", "serviceCIDR": "10.96.0.0/16"}
     metadata = {"name": NODE, "namespace": "kube-system"}
-    return [*found, {"apiVersion": _CRD, "kind": "Gateway", "metadata": metadata, **gateway}]
+    return [*objects, {"apiVersion": _CRD, "kind": "Gateway", "metadata": metadata, **gateway}]
 
 
 class World:
@@ -227,12 +227,12 @@ def changes(world: World, clusters: int, count: int, pause: float) -> list[float
             number = order.randrange(clusters)
             versions[number] = versions.get(number, 0) + 1
             obj = cluster(number, versions[number])
-            wanted = f"nw_dst={obj['spec']['podCIDRs'][1]}"
+            match_text = f"nw_dst={obj['spec']['podCIDRs'][1]}"
             time.sleep(order.uniform(pause, 2 * pause))  # changes come singly here; bursts are gathered on purpose
             begun = time.perf_counter()
             world.change(obj)
             for line in monitor.stdout:
-                if wanted in line and "event=ADDED" in line:
+                if match_text in line and "event=ADDED" in line:
                     break
             else:
                 raise SystemExit("ovs-ofctl monitor ended")
@@ -329,11 +329,11 @@ def main() -> None:
     parser.add_argument("--pause", type=float, default=0.05, help="least seconds between two changes")
     parser.add_argument("--json", action="store_true", help="print the numbers for a program")
     args = parser.parse_args()
-    found = measure(args.clusters, args.changes, args.pause)
+    report = measure(args.clusters, args.changes, args.pause)
     if args.json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(report, indent=1))
         return
-    for name, value in found.items():
+    for name, value in report.items():
         shown = (
             json.dumps(value) if isinstance(value, dict) else f"{value:.3f}" if isinstance(value, float) else value
         )

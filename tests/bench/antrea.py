@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from devtools.lab.lab import Lab
 from mcagent.model.config import DatapathChoice
-from tests import antrea_failover as failover
+from tests.worlds import antrea_failover as failover
 
 
 def main() -> None:
@@ -29,15 +29,15 @@ def main() -> None:
     results: list[failover.Round] = []
     with Lab.up(topology) as lab, failover.rounds(lab) as agents:
         for number in range(1, args.rounds + 1):
-            each = failover.lose_first_gateway(lab, agents)
-            results.append(each)
-            silent = f"to Antrea {each.to_antrea:.2f} s, from Antrea {each.from_antrea:.2f} s"
-            events = f"published after {each.published:.2f} s, flows after {each.programmed:.2f} s"
-            print(f"{number:3} {each.gateway}: {silent}; {events}", flush=True)
+            result = failover.lose_first_gateway(lab, agents)
+            results.append(result)
+            silent = f"to Antrea {result.to_antrea:.2f} s, from Antrea {result.from_antrea:.2f} s"
+            events = f"published after {result.published:.2f} s, flows after {result.programmed:.2f} s"
+            print(f"{number:3} {result.gateway}: {silent}; {events}", flush=True)
     for title, values in (
-        ("to Antrea", [each.to_antrea for each in results]),
-        ("from Antrea", [each.from_antrea for each in results]),
-        ("published", [each.published for each in results]),
+        ("to Antrea", [result.to_antrea for result in results]),
+        ("from Antrea", [result.from_antrea for result in results]),
+        ("published", [result.published for result in results]),
     ):
         ordered = sorted(values)
         p50, p99 = (ordered[math.ceil(part * len(ordered)) - 1] for part in (0.5, 0.99))

@@ -141,7 +141,7 @@ def measure(lab: Lab, args: argparse.Namespace) -> list[Measured]:
         for other in others:
             if other is not cluster:
                 lab.api(cluster.name).delete("ClusterInfoImport", f"{other.name}-clusterinfo", NAMESPACE)
-    found = [Measured(path=path.name, netem=path.netem) for path in PATHS]
+    reports = [Measured(path=path.name, netem=path.netem) for path in PATHS]
     for number, path in enumerate(PATHS, 2):
         if path.netem:
             impair(lab, number, path.netem)
@@ -158,31 +158,31 @@ def measure(lab: Lab, args: argparse.Namespace) -> list[Measured]:
     threading.Thread(target=watch_stalls, args=(stalls,), daemon=True).start()
     while True:
         passed = time.monotonic() - began
-        lost = {node.name: losses(lab, node.name) for _, node in lab.topology.nodes()}
-        for cluster, ends, one in zip(others, tunnels, found, strict=True):
+        lost_probes = {node.name: losses(lab, node.name) for _, node in lab.topology.nodes()}
+        for cluster, ends, report in zip(others, tunnels, reports, strict=True):
             gateway = gateway_of(lab, name, cluster.name)
-            one.minutes = round(passed / 60, 2)
+            report.minutes = round(passed / 60, 2)
             probes = gateway["probes"] or {}
-            one.round_trip, one.loss = probes.get("roundTripSeconds"), probes.get("lossRatio")
+            report.round_trip, report.loss = probes.get("roundTripSeconds"), probes.get("lossRatio")
             now = gateway["detectionSeconds"]
-            if not one.detection or one.detection[-1][1] != now:
-                one.detection.append((round(passed, 1), now))
-            one.alarms = [
+            if not report.detection or report.detection[-1][1] != now:
+                report.detection.append((round(passed, 1), now))
+            report.alarms = [
                 (round(at - started, 2), node, why)
                 for node, tunnel in ends
-                for at, lost_tunnel, why in lost[node]
+                for at, lost_tunnel, why in lost_probes[node]
                 if lost_tunnel == tunnel and at >= started
             ]
         args.stalls = [round(at - started, 2) for at in stalls]
-        write(args, found)
+        write(args, reports)
         if passed >= 60 * args.minutes:
             break
         time.sleep(min(20.0, max(0.1, began + 60 * args.minutes - time.monotonic())))
     for _ in range(args.failures):
-        for cluster, one in zip(others, found, strict=True):
-            one.failures += detect(lab, name, cluster.name, cluster.gateways[0].name)
-            write(args, found)
-    return found
+        for cluster, report in zip(others, reports, strict=True):
+            report.failures += detect(lab, name, cluster.name, cluster.gateways[0].name)
+            write(args, reports)
+    return reports
 
 
 def answers(lab: Lab, name: str, cluster: str) -> bool:
@@ -216,32 +216,34 @@ def detect(lab: Lab, name: str, cluster: str, far: str) -> list[float]:
     return [round(seconds, 3) for seconds in lost()[:1] if seconds < 6.0]
 
 
-def write(args: argparse.Namespace, found: Sequence[Measured]) -> None:
+def write(args: argparse.Namespace, reports: Sequence[Measured]) -> None:
     """Write everything, since a run may be cut short."""
     if args.json:
         about: dict[str, object] = {"adapt": args.adapt, "stalls": args.stalls, "kernel": os.uname().release}
         args.json.write_text(
-            json.dumps({"about": about, "paths": [asdict(one) for one in found]}, indent=1) + "\n"
+            json.dumps({"about": about, "paths": [asdict(report) for report in reports]}, indent=1) + "\n"
         )
 
 
-def table(found: Sequence[Measured], stalls: Sequence[float]) -> list[str]:
+def table(reports: Sequence[Measured], stalls: Sequence[float]) -> list[str]:
     """Return a table of the results."""
     columns = ("path", "round trip", "probes lost", "detection time", "alarms in 5 minutes", "later", "link cut")
     lines = [
-        f"{found[0].minutes:.0f} minutes, {len(stalls)} stalls of the machine",
+        f"{reports[0].minutes:.0f} minutes, {len(stalls)} stalls of the machine",
         f"| {' | '.join(columns)} |",
         "|---" * len(columns) + "|",
     ]
-    for one in found:
-        outages = one.outages(stalls)
+    for report in reports:
+        outages = report.outages(stalls)
         first = sum(at < FIRST for at in outages)
-        steps = " → ".join(f"{seconds:.1f}" for _, seconds in one.detection)
+        steps = " → ".join(f"{seconds:.1f}" for _, seconds in report.detection)
         cut = (
-            f"{statistics.median(one.failures):.2f} s (longest {max(one.failures):.2f} s)" if one.failures else "-"
+            f"{statistics.median(report.failures):.2f} s (longest {max(report.failures):.2f} s)"
+            if report.failures
+            else "-"
         )
-        probes = f"{1000 * (one.round_trip or 0):.0f} ms | {100 * (one.loss or 0):.0f} %"
-        lines.append(f"| {one.path} | {probes} | {steps} s | {first} | {len(outages) - first} | {cut} |")
+        probes = f"{1000 * (report.round_trip or 0):.0f} ms | {100 * (report.loss or 0):.0f} %"
+        lines.append(f"| {report.path} | {probes} | {steps} s | {first} | {len(outages) - first} | {cut} |")
     return lines
 
 
@@ -261,9 +263,11 @@ def main(argv: list[str]) -> int:
         name=f"bench-{os.getpid()}", clusters=6, gateways=1, workers=0, datapath=DatapathChoice.SYSTEM
     )
     config = {"bfd": {"remote": {"adapt": args.adapt}}}
-    with Lab.up(replace(shape, clusters=tuple(replace(one, config=config) for one in shape.clusters))) as lab:
-        found = measure(lab, args)
-    print(*table(found, args.stalls), sep="\n", flush=True)
+    with Lab.up(
+        replace(shape, clusters=tuple(replace(cluster, config=config) for cluster in shape.clusters))
+    ) as lab:
+        reports = measure(lab, args)
+    print(*table(reports, args.stalls), sep="\n", flush=True)
     return 0
 
 

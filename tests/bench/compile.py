@@ -22,7 +22,7 @@ from mcagent.model.dataplane.facts import Facts
 from mcagent.model.dataplane.resources import TunnelPort
 from mcagent.model.objects import ApiObject, ClusterInfoImport, Snapshot
 from mcagent.model.plan import Plan
-from tests.unit.core_inputs import HOME, cluster, config, snapshot
+from tests.worlds.core_inputs import HOME, cluster, config, snapshot
 
 
 def remote(number: int) -> ClusterInfoImport:
@@ -87,11 +87,11 @@ def measure(name: str, clusters: int, home: tuple[ApiObject, ...]) -> bool:
     _, nothing = compile_(source)
     tracemalloc.start()
     compiler = Compiler()  # what it remembers counts, too
-    kept = compiler.compile(source, facts, settings)
+    compilation = compiler.compile(source, facts, settings)
     memory, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     ratio = statistics.median(cold) / statistics.median(warm)
-    print(f"{name}: {clusters} clusters, {len(kept.desired.fragments)} fragments")
+    print(f"{name}: {clusters} clusters, {len(compilation.desired.fragments)} fragments")
     print("  resources       " + ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())))
     print(f"  cold            {statistics.median(cold):8.3f} s (compile and diff)")
     print(f"  one change      {statistics.median(warm) * 1000:8.3f} ms median, {max(warm) * 1000:.3f} ms worst")

@@ -43,9 +43,9 @@ def knock(address: IPv4Address, patience: float) -> None:
         waiting: list[socket.socket] = []
         until = time.monotonic() + patience
         while time.monotonic() < until:
-            one = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK))
-            one.connect_ex((str(address), SERVICE_PORT))
-            waiting.append(one)
+            sock = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK))
+            sock.connect_ex((str(address), SERVICE_PORT))
+            waiting.append(sock)
             for ready in select.select(waiting, [], [], KNOCK)[0]:
                 with contextlib.suppress(OSError):
                     if ready.recv(1):
@@ -60,8 +60,8 @@ def export(lab: Lab, number: int) -> dict[str, float]:
     name = f"bench-{number}"
     pods = (serving.workers[0].pods[0].name,)
     service = Service(name=name, cluster_ip=serving.service_cidr[FIRST + number], pods=pods, protocols=("TCP",))
-    own, theirs = lab.api(client.name), lab.api(serving.name)
-    theirs.create_all([objects.service_object(service), *objects.endpoint_slices(lab.topology, service)])
+    own, hops = lab.api(client.name), lab.api(serving.name)
+    hops.create_all([objects.service_object(service), *objects.endpoint_slices(lab.topology, service)])
     namespace = lab.namespace(client.workers[0].pods[0])
     begun = time.monotonic()
 
@@ -70,7 +70,7 @@ def export(lab: Lab, number: int) -> dict[str, float]:
         return time.monotonic() - begun
 
     with ThreadPoolExecutor(1) as pool:
-        theirs.create(objects.export_object(service))
+        hops.create(objects.export_object(service))
         way = pool.submit(answered, service.cluster_ip)
         wait_until(
             lambda: own.get("Service", f"antrea-mc-{name}") is not None,
@@ -87,10 +87,11 @@ def measure(kind: ApiKind, exports: int) -> dict[str, float]:
     """Return milliseconds: median and 99th percentile of each."""
     with Lab.up(generate(name="connection", gateways=1, workers=1), api=kind, control_plane=True) as lab:
         print(f"{kind}: a lab of two clusters is up; {exports} exports", file=sys.stderr, flush=True)
-        found = [export(lab, number) for number in range(exports)]
+        exported = [export(lab, number) for number in range(exports)]
     return {
-        f"{what}_p{share}_ms": 1000 * percentile([one[what] for one in found], share / 100)
-        for what in found[0]
+        f"{what}_p{share}_ms": 1000
+        * percentile([service_export[what] for service_export in exported], share / 100)
+        for what in exported[0]
         for share in (50, 99)
     }
 

@@ -33,9 +33,9 @@ from mcagent.controller.contract import names
 from mcagent.kube.client import Client
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
-from tests.controllers import Api, Controller, Json, api_server, controller
-from tests.unit.leader_world import announce, cluster_info, endpoints, service
-from tests.unit.memory_objects import timestamp
+from tests.worlds.controllers import Api, Controller, Json, api_server, controller
+from tests.worlds.leader_world import announce, cluster_info, endpoints, service
+from tests.worlds.memory_objects import timestamp
 
 AREA, HOME, SHOP = "kube-system", "member", "default"
 SETTLING = 7200.0  # seconds
@@ -91,7 +91,7 @@ class Slices:
 
 def through(kind: str, directory: Path, counts: list[int], changes: int) -> Json:
     """Export Services until there are as many as `counts` say; change endpoints at each of these numbers."""
-    found: Json = {"exports": 0, "changes": []}
+    result: Json = {"exports": 0, "changes": []}
     spent: list[float] = []
     with ExitStack() as stack:
         north = stack.enter_context(api_server(kind, directory / "north"))
@@ -110,11 +110,11 @@ def through(kind: str, directory: Path, counts: list[int], changes: int) -> Json
             service_cidr = "10.96.0.0/16" if api is north else "10.97.0.0/16"
             settings = {"serviceCIDR": service_cidr, "podCIDRs": [cidr], "endpointIPType": "PodIP"}
             member = controller("member", api.kubeconfig, HOME, directory / cluster, **settings)
-            found[cluster] = stack.enter_context(member)
+            result[cluster] = stack.enter_context(member)
         everybody: dict[str, Controller] = {
             "leader": stack.enter_context(controller("leader", north.kubeconfig, AREA, directory / "leader")),
-            "exporting member": found.pop("north"),
-            "importing member": found.pop("west"),
+            "exporting member": result.pop("north"),
+            "importing member": result.pop("west"),
         }
         for cluster in ("north", "west"):
             wait_until(
@@ -131,24 +131,24 @@ def through(kind: str, directory: Path, counts: list[int], changes: int) -> Json
                 north.put(Kind.SERVICE_EXPORT, f"s{number}", SHOP)
                 slices.wait(f"s{number}")
                 spent.append(time.perf_counter() - begun)
-            found["changes"].append({"services": count, **change(north, slices, everybody, changes)})
-        found |= {
+            result["changes"].append({"services": count, **change(north, slices, everybody, changes)})
+        result |= {
             "exports": len(spent),
             "export_p50_ms": 1000 * quantile(spent, 0.5),
             "export_p99_ms": 1000 * quantile(spent, 0.99),
             "resident_mib": {name: each.memory() for name, each in everybody.items()},
         }
-    return found
+    return result
 
 
 def settled_writes(everybody: dict[str, Controller]) -> Counter[str]:
     """Return what each has written of each kind, heartbeats left out, when nothing is to be done."""
-    wait_until(lambda: all(each.idle() for each in everybody.values()), "all to come to rest", timeout=60)
+    wait_until(lambda: all(cluster.idle() for cluster in everybody.values()), "all to come to rest", timeout=60)
     return Counter(
         {
             f"{name}: {kind}": count
-            for name, each in everybody.items()
-            for kind, count in each.writes_by_kind().items()
+            for name, cluster in everybody.items()
+            for kind, count in cluster.writes_by_kind().items()
             if kind != "MemberClusterAnnounce"
         }
     )
@@ -183,8 +183,8 @@ def in_parallel(api: Api, work: Iterable[Callable[[Client], Any]], threads: int 
     items = list(work)
 
     def some(first: int) -> None:
-        for each in items[first::threads]:
-            each(clients[first])
+        for number in items[first::threads]:
+            number(clients[first])
 
     with ThreadPoolExecutor(threads) as pool:
         for done in [pool.submit(some, first) for first in range(threads)]:
@@ -222,14 +222,14 @@ def members(count: int) -> list[str]:
 def exports(cluster: str, number: int, services: int) -> list[Json]:
     """Return all that a cluster tells the leader: ClusterInfo, and Services of its own with one endpoint each."""
     high, low = number // 250, number % 250
-    found = [cluster_info(cluster, f"100.{64 + high}.{low}.0/24")]
+    exports = [cluster_info(cluster, f"100.{64 + high}.{low}.0/24")]
     for each in range(services):
         target = f"shop/{cluster}-s{each}"
-        found += [
+        exports += [
             service(cluster, target),
             endpoints(cluster, [f"100.{64 + high}.{low}.{each % 250 + 1}"], target),
         ]
-    return found
+    return exports
 
 
 def settle(kind: str, directory: Path, clusters: int, services: int, beats: int) -> Json:
@@ -243,7 +243,7 @@ def settle(kind: str, directory: Path, clusters: int, services: int, beats: int)
         in_parallel(
             api, [creation(obj) for n, cluster in enumerate(everybody) for obj in exports(cluster, n, services)]
         )
-        found: Json = {
+        result: Json = {
             "clusters": clusters,
             "services": services,
             "load_per_second": expected / (time.monotonic() - begun),
@@ -254,7 +254,7 @@ def settle(kind: str, directory: Path, clusters: int, services: int, beats: int)
                 wait_until(lambda: _settled(leader, expected), name, timeout=SETTLING, interval=0.5)
                 seconds = time.monotonic() - begun
                 requests = leader.metric("mcagent_controller_api_requests_total")
-                found[name] = {
+                result[name] = {
                     "seconds": seconds,
                     "written": leader.writes(),
                     "keys_looked_at": leader.metric("mcagent_controller_reconciles_total"),
@@ -264,8 +264,8 @@ def settle(kind: str, directory: Path, clusters: int, services: int, beats: int)
                     "peak_resident_mib": leader.memory("VmHWM"),
                 }
                 if name == "restart":
-                    found["idle"] = idle(api, leader, everybody, beats)
-    return found
+                    result["idle"] = idle(api, leader, everybody, beats)
+    return result
 
 
 def _settled(leader: Controller, expected: int) -> bool:
@@ -304,7 +304,7 @@ def join(kind: str, directory: Path, count: int) -> Json:
             work = [announce(cluster, time.time(), AREA, "set") for cluster in everybody]
             work += [cluster_info(cluster, f"100.64.{number}.0/24") for number, cluster in enumerate(everybody)]
             in_parallel(api, map(creation, work), threads=16)
-            asked = time.perf_counter() - begun
+            join_seconds = time.perf_counter() - begun
 
             def joined() -> bool:
                 return bool(api.get(Kind.CLUSTER_SET, "set", AREA).get("status", {}).get("readyClusters") == count)
@@ -316,7 +316,7 @@ def join(kind: str, directory: Path, count: int) -> Json:
             status = leader.metric("mcagent_controller_writes_total", 'kind="ClusterSet"', page)
             return {
                 "members": count,
-                "requests_seconds": asked,
+                "requests_seconds": join_seconds,
                 "seconds": seconds,
                 "written": leader.writes() - before,
                 "cluster_set_written": status,

@@ -25,7 +25,7 @@ from devtools.lab import faults
 from devtools.lab.lab import Lab
 from devtools.lab.topology import generate
 from devtools.waiting import wait_until
-from tests.imported import Connection, Opening, answered, import_service
+from tests.worlds.imported import Connection, Opening, answered, import_service
 
 CALM = 0.5  # seconds before each loss in which both clusters answer
 SEEN = 2.5  # seconds after it in which connections are opened still
@@ -49,7 +49,7 @@ def main() -> None:
     args = parser.parse_args()
     shape = generate(name="dead", pods=1, gateways=2)
     calm = {"damping": {"max": "0s"}}  # else each trial would wait a minute for the next
-    with Lab.up(replace(shape, clusters=tuple(replace(one, config=calm) for one in shape.clusters))) as lab:
+    with Lab.up(replace(shape, clusters=tuple(replace(result, config=calm) for result in shape.clusters))) as lab:
         import_service(lab)
         lab.wait_ready()
         settled = faults.Settled(lab)
@@ -59,10 +59,10 @@ def main() -> None:
             trials.append(trial(lab, number, args.interval))
     print(f"{'':6}{'p50':>8}{'p99':>8}{'longest':>9}")
     for name in ("left", "back"):
-        times = sorted(getattr(one, name) for one in trials)
+        times = sorted(getattr(result, name) for result in trials)
         print(f"{name:6}{statistics.median(times):8.2f}{quantile(times, 0.99):8.2f}{times[-1]:9.2f} s")
     if args.json:
-        args.json.write_text(json.dumps([asdict(one) for one in trials], indent=1) + "\n")
+        args.json.write_text(json.dumps([asdict(result) for result in trials], indent=1) + "\n")
 
 
 def quantile(times: list[float], part: float) -> float:
@@ -85,12 +85,15 @@ def trial(lab: Lab, number: int, interval: float) -> Trial:
     cut.heal()
     healed_at = time.monotonic()
     wait_until(lambda: any(one.cluster == "west" for one in after(opening, healed_at)), "its return", timeout=60)
-    found = opening.stop()
-    unanswered = [one.began for one in found if lost_at <= one.began < healed_at and not one.cluster]
-    back = min(one.began for one in found if one.began > healed_at and one.cluster == "west")
-    made = Trial(left=max(unanswered) - lost_at, lost=len(unanswered), back=back - healed_at)
-    print(f"{number:3}  left after {made.left:.2f} s ({made.lost} lost), back after {made.back:.2f} s", flush=True)
-    return made
+    openings = opening.stop()
+    unanswered = [one.began for one in openings if lost_at <= one.began < healed_at and not one.cluster]
+    back = min(one.began for one in openings if one.began > healed_at and one.cluster == "west")
+    result = Trial(left=max(unanswered) - lost_at, lost=len(unanswered), back=back - healed_at)
+    print(
+        f"{number:3}  left after {result.left:.2f} s ({result.lost} lost), back after {result.back:.2f} s",
+        flush=True,
+    )
+    return result
 
 
 def after(opening: Opening, moment: float) -> list[Connection]:

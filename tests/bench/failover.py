@@ -40,10 +40,10 @@ from devtools.traffic import evidence, queues
 from devtools.traffic.load import Load, Report
 from mcagent.dataplane.facts import kernel_datapath_exists
 from mcagent.model.config import DatapathChoice, TrafficEncryption
-from tests import failover
 from tests.bench.in_kernel import run_in_kernel
-from tests.failover import INTERVALS, ROWS, Intervals, Round, Row, Volume
 from tests.failover_results import Json, Results, list_of, plot, table
+from tests.worlds import failover
+from tests.worlds.failover import INTERVALS, ROWS, Intervals, Round, Row, Volume
 
 LAGS = 1.0  # seconds without an answer to a datagram, with nothing wrong
 LATE = 0.1  # seconds by which the sending process may be late in a round that counts
@@ -51,12 +51,12 @@ TRIES = 3
 SILENT = 1.0  # seconds without an answer that are explained when the fault is over
 
 
-def raw(one: Round) -> Json:
+def raw(measured_round: Round) -> Json:
     """Return a round as it goes into the file. Times in seconds."""
-    during, after = one.during, one.after
+    during, after = measured_round.during, measured_round.after
     return {
-        "node": one.node,
-        "side": one.side,
+        "node": measured_round.node,
+        "side": measured_round.side,
         "tcp": {name: sorted(map(seconds, during.streams[name].silences)) for name in ("pods", "service")},
         "udp": seconds(failover.datagram_gap(during)),
         "request": seconds(during.streams["requests"].longest),
@@ -66,7 +66,7 @@ def raw(one: Round) -> Json:
         "broken": failover.broken(during),
         "reasons": _reasons(during),
         "late": seconds(during.stall),
-        "healed": seconds(one.healed),
+        "healed": seconds(measured_round.healed),
         "after lost": failover.datagrams_lost(after),
         "after broken": failover.broken(after),
         "after reasons": _reasons(after),
@@ -158,12 +158,12 @@ class Bench:
         )
         if (gap := failover.datagram_gap(self.load.report(time.monotonic()))) > LAGS:
             raise LabError(f"overload: {gap:.1f} s after the fault, datagrams are still not answered")
-        one = raw(played)
-        one["seconds"] = seconds(time.monotonic() - began)
+        result = raw(played)
+        result["seconds"] = seconds(time.monotonic() - began)
         if full := queues.since(before, queues.dropped(self.lab)):
-            one["queues"] = full  # packets that ovs-vswitchd could not read in time, by Node
+            result["queues"] = full  # packets that ovs-vswitchd could not read in time, by Node
             say(f"{row.name}, round {number + 1}: queues were full, packets lost: {full}")
-        return one
+        return result
 
     def play_until_it_counts(self, row: Row, number: int, result: Json) -> Json | None:
         """Make a round, again where it failed or the sending process was late; None when it failed to the last.

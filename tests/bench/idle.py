@@ -17,7 +17,7 @@ from pathlib import Path
 
 from devtools.lab.lab import Lab
 from mcagent.model.config import DatapathChoice
-from tests import failover
+from tests.worlds import failover
 
 SETTLING = 15.0  # seconds from the lab's start: first probes, handshakes and the reports of Gateways
 Json = dict[str, object]

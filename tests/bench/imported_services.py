@@ -31,6 +31,7 @@ from devtools.nodes import netns
 from devtools.waiting import wait_until
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
+from mcagent.model.traffic import READY_ANNOTATION
 from tests.bench.agent import Agent, Json, World, cluster, local_objects
 
 WORKER, ADDRESS = "worker1", "172.18.0.2"
@@ -38,9 +39,11 @@ SPACE = "default"
 PORTS = [{"name": "http", "port": 80, "protocol": "TCP"}]
 
 
-def put(world: World, kind: Kind, name: str, labels: Json, **fields: object) -> None:
+def put(
+    world: World, kind: Kind, name: str, labels: Json, annotations: Json | None = None, **fields: object
+) -> None:
     """Create an object of a namespace."""
-    meta = {"name": name, "namespace": SPACE, "labels": labels}
+    meta = {"name": name, "namespace": SPACE, "labels": labels, "annotations": annotations or {}}
     body = {"apiVersion": KINDS[kind].api_version, "kind": KINDS[kind].name, "metadata": meta, **fields}
     status, answer = world.api.request("POST", object_path(kind, SPACE), body)
     if status >= 300:
@@ -54,30 +57,33 @@ def import_service(world: World, number: int, exporters: int) -> None:
     put(world, Kind.SERVICE, f"antrea-mc-{name}", ours, spec={"clusterIP": address, "ports": PORTS})
     spec = {"type": "ClusterSetIP", "ips": [address], "ports": PORTS}
     put(world, Kind.SERVICE_IMPORT, name, ours, spec=spec)
-    for one in range(exporters):
+    for cluster_number in range(exporters):
         labels = {
             "kubernetes.io/service-name": f"antrea-mc-{name}",
             "multicluster.kubernetes.io/service-name": name,
-            "multicluster.kubernetes.io/source-cluster": f"c{one}",
+            "multicluster.kubernetes.io/source-cluster": f"c{cluster_number}",
         }
-        endpoints = [endpoint(number, one)]
         put(
             world,
             Kind.ENDPOINT_SLICE,
-            f"{name}-c{one}",
+            f"{name}-c{cluster_number}",
             labels,
+            # Equal shares are left to kube-proxy, so that nothing would be programmed.
+            {READY_ANNOTATION: str(cluster_number + 1)},
             addressType="IPv4",
-            endpoints=endpoints,
+            endpoints=[endpoint(number, cluster_number)],
             ports=PORTS,
         )
 
 
-def endpoint(number: int, cluster_number: int, version: int = 0) -> Json:
-    """Return the endpoint of a cluster for a Service."""
-    return {
-        "addresses": [f"100.{64 + version}.{cluster_number}.{number % 250 + 1}"],
-        "conditions": {"ready": True},
-    }
+def endpoint(number: int, cluster_number: int) -> Json:
+    """Return the endpoint of a cluster for a Service: a ClusterIP."""
+    return ready_endpoint(f"100.64.{cluster_number}.{number % 250 + 1}")
+
+
+def ready_endpoint(address: str) -> Json:
+    """Return an endpoint of an EndpointSlice."""
+    return {"addresses": [address], "conditions": {"ready": True}}
 
 
 def unrelated(world: World, number: int) -> None:
@@ -89,26 +95,25 @@ def unrelated(world: World, number: int) -> None:
     put(world, Kind.ENDPOINT_SLICE, name, labels, addressType="IPv4", endpoints=endpoints, ports=PORTS)
 
 
-def measure(world: World, what: str, traffic: str, services: int, changes: int) -> None:
+def measure(world: World, title: str, traffic: str, services: int, changes: int) -> None:
     """Start an agent on what is there, change endpoints, and print a line."""
     file = world.directory / "agent.yaml"
-    said = yaml.safe_load(file.read_text()) | {"nodeName": WORKER, "importedTraffic": traffic}
-    file.write_text(yaml.safe_dump(said))
+    settings = yaml.safe_load(file.read_text()) | {"nodeName": WORKER, "importedTraffic": traffic}
+    file.write_text(yaml.safe_dump(settings))
     agent = Agent(world)
     try:
         memory, start = agent.memory(), agent.processor()
-        line = f"{what:<44} {memory:7.1f} MiB {start:7.2f} s"
+        line = f"{title:<44} {memory:7.1f} MiB {start:7.2f} s"
         if services and changes:
-            begun, last = time.monotonic(), ""
+            begun, address = time.monotonic(), ""
             for number in range(changes):
-                found = endpoint(number % services, 0, 1 + number % 60)
-                last = found["addresses"][0]
+                address = f"20.0.0.{1 + number % 250}"  # a Pod of c0: agents refuse addresses outside its CIDRs
                 path = object_path(Kind.ENDPOINT_SLICE, SPACE, f"s{number % services}-c0")
-                body = {"endpoints": [found]}
+                body = {"endpoints": [ready_endpoint(address)]}
                 world.api.request("PATCH", path, body, content_type="application/merge-patch+json")
                 time.sleep(0.2)
             sent = time.monotonic()
-            wait_until(lambda: last in listed(world), "the last change", timeout=60)
+            wait_until(lambda: address in listed(world), "the last change", timeout=60)
             spent = 1000 * (agent.processor() - start) / changes
             line += f" {spent:8.1f} ms {time.monotonic() - sent:6.2f} s of {sent - begun:.0f} s"
         print(line, flush=True)
@@ -116,18 +121,18 @@ def measure(world: World, what: str, traffic: str, services: int, changes: int) 
         agent.stop()
 
 
-def plan(world: World, what: str, traffic: str) -> None:
+def plan(world: World, title: str, traffic: str) -> None:
     """Let a plan be made, and print a line: its memory at most, and its processor time."""
     argv = [sys.executable, "-m", "mcagent.cli.main", "plan", "--offline", "-o", "json", "--timeout", "120"]
     argv += ["--config", str(world.directory / "agent.yaml")]
     environ = {**os.environ, "MCAGENT_DATAPATH": "system", "MCAGENT_IMPORTED_TRAFFIC": traffic}
     with subprocess.Popen(netns.command(world.namespace, argv), stdout=subprocess.DEVNULL, env=environ) as process:
-        _, code, used = os.wait4(process.pid, 0)
+        _, code, usage = os.wait4(process.pid, 0)
         process.returncode = code
     if code:
         raise SystemExit(f"{' '.join(argv)} ended with {code}")
-    spent = used.ru_utime + used.ru_stime
-    print(f"{'plan: ' + what:<44} {used.ru_maxrss / 1024:7.1f} MiB {spent:7.2f} s", flush=True)
+    spent = usage.ru_utime + usage.ru_stime
+    print(f"{'plan: ' + title:<44} {usage.ru_maxrss / 1024:7.1f} MiB {spent:7.2f} s", flush=True)
 
 
 def listed(world: World) -> str:
@@ -155,10 +160,10 @@ def main() -> None:
         measure(world, "default, none imported", "*", 0, 0)
         for number in range(args.services):
             import_service(world, number, args.exporters)
-        what = f"{args.services} imported from {args.exporters} clusters"
-        measure(world, what, "*", args.services, args.changes)
+        title = f"{args.services} imported from {args.exporters} clusters"
+        measure(world, title, "*", args.services, args.changes)
         plan(world, "nothing read", "")
-        plan(world, what, "*")
+        plan(world, title, "*")
         for number in range(args.unrelated):
             unrelated(world, number)
         plan(world, f"and {args.unrelated} others", "*")

@@ -15,8 +15,8 @@ import statistics
 import sys
 import time
 from collections.abc import Iterable
-from typing import Any
 
+from devtools.apiserver.storage.merge import merge_patch
 from mcagent.controller.contract import names
 from mcagent.controller.leader import leader_reconcilers
 from mcagent.controller.leader.services.reconciler import ServiceMerge
@@ -31,8 +31,8 @@ from mcagent.kube.source import RawObject
 from mcagent.model.api.base import ApiObject, as_json
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.decode import read_object
-from tests.unit.leader_world import AREA, FLAT, account, announce, cluster_info, cluster_set, endpoints, service
-from tests.unit.memory_objects import START
+from tests.worlds.leader_world import AREA, FLAT, account, announce, cluster_info, cluster_set, endpoints, service
+from tests.worlds.memory_objects import START
 
 KEY = f"{AREA}/default/nginx"
 CHANGES = 20
@@ -42,12 +42,13 @@ class Leader:
     """The leader's cache, and its reconciler of exported Services."""
 
     def __init__(self) -> None:
-        reconcilers = leader_reconcilers(LeaderSettings(namespace="", allowed_endpoint_cidrs=FLAT))
+        settings = LeaderSettings(namespace="", allowed_endpoint_cidrs=FLAT)
+        reconcilers = leader_reconcilers(settings)
         kinds = frozenset[Kind]().union(*(reconciler.reads.on(Side.LOCAL) for reconciler in reconcilers))
         indexes = [index for reconciler in reconcilers for index in reconciler.indexes]
         self._cache = Cache({Side.LOCAL: kinds, Side.LEADER: ()}, indexes)
         self._view = EngineView(self._cache, AREA, None, WrittenObjects(self._cache), CurrentEvents())
-        self._merge = next(reconciler for reconciler in reconcilers if isinstance(reconciler, ServiceMerge))
+        self._merge = ServiceMerge(settings)
         self._version = 0
         for kind in kinds:
             self._cache.replace(Side.LOCAL, kind, [])
@@ -75,20 +76,16 @@ class Leader:
         differing = 0
         for step in desired.steps:
             ref = step.ref if isinstance(step, Wanted) else step
-            present = self._view.get(ref, ApiObject)
-            raw: RawObject = {} if present is None else as_json(present)
-            if plan(step, raw or None) is None:
-                continue
-            differing += 1
-            if write and isinstance(step, Wanted):
-                self.put(_written(step, raw))
+            change = plan(step, raw := self._present(ref))
+            differing += change is not None
+            while write and change is not None and isinstance(step, Wanted):
+                self.put({**merge_patch(raw or {}, change.body), "kind": str(ref.kind)})
+                change = plan(step, raw := self._present(ref))
         return differing
 
-
-def _written(step: Wanted, present: RawObject) -> RawObject:
-    metadata = {**present.get("metadata", {}), **step.body.get("metadata", {}), "name": step.ref.name}
-    status: Any = present.get("status") if step.status is None else step.status
-    return {**present, **step.body, "kind": str(step.ref.kind), "metadata": metadata, "status": status}
+    def _present(self, ref: Ref) -> RawObject | None:
+        present = self._view.get(ref, ApiObject)
+        return None if present is None else dict(as_json(present))
 
 
 def exporters(count: int, addresses: int) -> Iterable[RawObject]:

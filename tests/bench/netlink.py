@@ -50,7 +50,7 @@ def bench(count: int) -> None:
         ),
         "delete": (second, [Step(old=old) for old in second]),
     }
-    for verb, (wanted, steps) in work.items():
+    for verb, (written_text, steps) in work.items():
         if verb == "delete":
             reference = measure(
                 "ip -json route show", lambda: netns.ip("", "-json", "route", "show", "table", "900")
@@ -58,7 +58,7 @@ def bench(count: int) -> None:
             measure("backend observe", backend.observe, reference)
         lines = [
             f"route {verb} {route.destination} via {NEXT_HOP} dev {route.device} onlink table 900"
-            for route in wanted
+            for route in written_text
         ]
 
         def with_ip(lines: list[str] = lines) -> None:

@@ -51,7 +51,10 @@ def measure(title: str, function: Callable[[], T]) -> T:
 
 def steps(op: Op, resources: Sequence[Resource]) -> list[Step]:
     """Return one step for each resource."""
-    return [Step(old=None if op is Op.ADD else one, new=None if op is Op.DELETE else one) for one in resources]
+    return [
+        Step(old=None if op is Op.ADD else resource, new=None if op is Op.DELETE else resource)
+        for resource in resources
+    ]
 
 
 def do(title: str, backend: DataplaneBackend, op: Op, resources: Sequence[Resource]) -> None:

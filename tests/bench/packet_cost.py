@@ -135,11 +135,11 @@ def run(args: argparse.Namespace) -> list[dict[str, float]]:
     shape = throughput.topology(geneve, DatapathChoice(args.datapath))
     rounds: list[dict[str, float]] = []
     with Lab.up(shape) as lab, throughput.servers(lab):
-        every = throughput.paths(lab)
+        all_paths = throughput.paths(lab)
         if args.datapath == "system":
             throughput.build_tunnels(lab)
-            every += throughput.kernel_paths(lab)
-        ways = [way for way in every if way.name in PATHS]
+            all_paths += throughput.kernel_paths(lab)
+        ways = [way for way in all_paths if way.name in PATHS]
         for way in ways:
             wait_until(lambda way=way: throughput.works(way), f"{way.name} to work", timeout=60)  # type: ignore[misc]
         clock = clock_of(lab, 2 * args.seconds)

@@ -25,7 +25,7 @@ from mcagent.model.dataplane.facts import Facts
 from mcagent.model.dataplane.resources import FlowEntry
 from mcagent.model.objects import ApiObject, Kind, Snapshot
 from mcagent.model.plan import Plan, Step
-from tests.unit.core_inputs import HOME, cluster, config, label_identity, namespace, pod, policy, snapshot
+from tests.worlds.core_inputs import HOME, cluster, config, label_identity, namespace, pod, policy, snapshot
 
 IDENTITIES, POLICIES, PODS = 1000, 200, 100
 TEAMS = 100  # so each selects ten identities
@@ -54,9 +54,9 @@ def rule(number: int, ports: int = 443, *, first: bool = False) -> ApiObject:
 def world() -> Snapshot:
     """Return all objects."""
     pods = (pod(f"p{n}", "g1", f"10.244.0.{n + 1}", labels=f"group=g{n % 50}") for n in range(PODS))
-    others = (namespace("mc"), cluster("c1", "10.100.0.0/16", "10.101.0.0/16", gateways=("20.0.0.1",)))
-    known = (identity(number) for number in range(IDENTITIES))
-    return snapshot(*HOME, *others, *pods, *known, *(rule(number) for number in range(POLICIES)))
+    other_objects = (namespace("mc"), cluster("c1", "10.100.0.0/16", "10.101.0.0/16", gateways=("20.0.0.1",)))
+    identities = (identity(number) for number in range(IDENTITIES))
+    return snapshot(*HOME, *other_objects, *pods, *identities, *(rule(number) for number in range(POLICIES)))
 
 
 class Timed:
@@ -81,8 +81,8 @@ class Timed:
 def changes(source: Snapshot) -> dict[str, Callable[[int], Snapshot]]:
     """Return what may change, each by a number."""
 
-    def with_one(attribute: str, one: ApiObject) -> Snapshot:
-        objects: dict[str, Any] = {attribute: {**getattr(source, attribute), one.meta.key: one}}
+    def with_one(attribute: str, obj: ApiObject) -> Snapshot:
+        objects: dict[str, Any] = {attribute: {**getattr(source, attribute), obj.meta.key: obj}}
         return replace(source, **objects)
 
     return {
@@ -103,21 +103,21 @@ def main() -> None:
         plan, seconds = compile_(source)
         cold.append(seconds)
     assert compile_.last is not None
-    flows = [one.new for one in plan.steps if isinstance(one.new, FlowEntry)]
+    flows = [step.new for step in plan.steps if isinstance(step.new, FlowEntry)]
     tables = Counter(flow.table for flow in flows)
     print(f"{IDENTITIES} identities, {POLICIES} policies of 2 rules, {PODS} Pods: {len(flows)} flows")
     print(f"  of tables {dict(sorted(tables.items()))}")
     print(f"  cold                 {statistics.median(cold) * 1000:8.1f} ms (compile and diff)")
     steps: dict[str, list[Step]] = {}
-    for what, change in changes(source).items():
+    for change_name, change in changes(source).items():
         took = []
         for number in range(9):
             plan, seconds = compile_(change(number))
             took.append(seconds)
-            steps[what] = list(plan.steps)
+            steps[change_name] = list(plan.steps)
             compile_(source)
-        count = sum(isinstance(one.new or one.old, FlowEntry) for one in steps[what])
-        print(f"  {what:<20} {statistics.median(took) * 1000:8.1f} ms, {count} flows change")
+        count = sum(isinstance(step.new or step.old, FlowEntry) for step in steps[change_name])
+        print(f"  {change_name:<20} {statistics.median(took) * 1000:8.1f} ms, {count} flows change")
     with tempfile.TemporaryDirectory(prefix="mcb-") as directory:
         on_the_wire(Path(directory), flows, steps)
 
@@ -131,24 +131,24 @@ def on_the_wire(directory: Path, flows: list[FlowEntry], steps: dict[str, list[S
         ovs.vsctl("add-br", BRIDGE, "--", "set", "bridge", BRIDGE, "datapath_type=netdev", "fail-mode=secure")
         ovs.vsctl("set", "bridge", BRIDGE, "protocols=OpenFlow15")
         backend = OpenFlowBackend(ovs.mgmt(BRIDGE))
-        ours = [flow for flow in flows if "group:" not in flow.actions and "meter:" not in flow.actions]
-        timed("all flows", backend, [Step(new=flow) for flow in ours])
-        for what, those in steps.items():
-            mine = [one for one in those if isinstance(one.new or one.old, FlowEntry)]
-            timed(what, backend, mine)
-            timed("  and back", backend, [Step(old=one.new, new=one.old) for one in mine])
+        own_flows = [flow for flow in flows if "group:" not in flow.actions and "meter:" not in flow.actions]
+        timed("all flows", backend, [Step(new=flow) for flow in own_flows])
+        for step_name, all_steps in steps.items():
+            mine = [step for step in all_steps if isinstance(step.new or step.old, FlowEntry)]
+            timed(step_name, backend, mine)
+            timed("  and back", backend, [Step(old=step.new, new=step.old) for step in mine])
         ovs.stop()
     finally:
         netns.delete(name)
 
 
-def timed(what: str, backend: OpenFlowBackend, steps: list[Step]) -> None:
+def timed(title: str, backend: OpenFlowBackend, steps: list[Step]) -> None:
     """Apply steps, all of which have to succeed, and print how long it took."""
     start = time.perf_counter()
     result = backend.apply(steps)
     took = time.perf_counter() - start
     assert not result.failed, str(result.failed[0][1])
-    print(f"  {what:<20} {took * 1000:8.1f} ms in Open vSwitch ({len(steps)} flows)")
+    print(f"  {title:<20} {took * 1000:8.1f} ms in Open vSwitch ({len(steps)} flows)")
 
 
 if __name__ == "__main__":

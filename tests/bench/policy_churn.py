@@ -147,13 +147,13 @@ def measure(lab: Lab, seconds: float) -> None:
     streams = [Stream(lab.namespace(pod), address) for pod in (mover, steady)]
     for stream in streams:
         stream.start()
-    moving, kept = streams
+    moving, streams_kept = streams
     try:
         for stream in streams:
             wait_until(lambda s=stream: s.answered, "answers", timeout=60)  # type: ignore[misc]
         time.sleep(SETTLE)  # the policy counts, and the first labels have numbers
         began = time.monotonic()
-        found: dict[str, list[float]] = {"let in for": [], "known labels": [], "new labels": []}
+        delays: dict[str, list[float]] = {"let in for": [], "known labels": [], "new labels": []}
         with churning(api, seconds):
             for number in itertools.count():
                 if time.monotonic() - began > seconds - 2 * SETTLE:
@@ -162,23 +162,25 @@ def measure(lab: Lab, seconds: float) -> None:
                 api.patch("Pod", mover.name, {"metadata": {"labels": {"app": "bad", "round": None}}})
                 time.sleep(SETTLE)
                 answered, _ = moving.between(at, at + SETTLE)
-                found["let in for"].append(max((one - at for one in answered), default=0.0))
+                delays["let in for"].append(max((one - at for one in answered), default=0.0))
                 at = time.monotonic()
                 new = number % 2
                 labels = {"app": "good", "round": f"r{number}" if new else None}
                 api.patch("Pod", mover.name, {"metadata": {"labels": labels}})
                 time.sleep(SETTLE)
                 _, lost = moving.between(at, at + SETTLE - 0.5)
-                found["new labels" if new else "known labels"].append(max((one - at for one in lost), default=0.0))
+                delays["new labels" if new else "known labels"].append(
+                    max((one - at for one in lost), default=0.0)
+                )
         ended = time.monotonic()
     finally:
         for stream in streams:
             stream.stop()
-    _, lost = kept.between(began, ended)
-    for name, values in found.items():
+    _, lost = streams_kept.between(began, ended)
+    for name, values in delays.items():
         text = ", ".join(f"{1000 * value:.0f}" for value in sorted(values))
         print(f"{name:14} ms after the change: {text}")
-    total = len([at for at in kept.sent if began <= at < ended])
+    total = len([at for at in streams_kept.sent if began <= at < ended])
     print(f"the Pod whose labels stay lost {len(lost)} of {total} datagrams")
 
 
@@ -189,7 +191,7 @@ def main() -> int:
     args = parser.parse_args()
     shape = generate(name="polchurn", gateways=1, workers=1, pods=2, datapath=DatapathChoice.NETDEV)
     on = {"enableStretchedNetworkPolicy": True}
-    clusters = tuple(replace(one, config=on) for one in shape.clusters)
+    clusters = tuple(replace(cluster, config=on) for cluster in shape.clusters)
     lab = Lab.up(replace(shape, clusters=clusters), control_plane=True)
     try:
         measure(lab, args.seconds)

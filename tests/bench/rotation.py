@@ -27,7 +27,9 @@ def _round(pair: Sequence[WireGuardNode], side: int, interval: float) -> tuple[i
     """Change a key once, without draining; return the echoes that were lost of each side's requests."""
     node, other = pair[side], pair[1 - side]
     count = int(SECONDS / interval)
-    pings = [one.start_ping(to, count=count, interval=interval) for one, to in ((node, other), (other, node))]
+    pings = [
+        attempt.start_ping(to, count=count, interval=interval) for attempt, to in ((node, other), (other, node))
+    ]
     node.store.prepare_next()
     other.make(node.peer_for(other))
     time.sleep(0.3)
@@ -47,8 +49,8 @@ def measure(implementation: WireGuardImplementation, rounds: int, interval: floa
         for node, watch in zip(pair, watches, strict=True):
             netns.call(node.namespace, watch.start)
         for side in (0, 1):
-            found = sorted(max(_round(pair, side, interval)) * interval * 1000 for _ in range(rounds))
-            middle, most = found[len(found) // 2], found[-1]
+            gaps = sorted(max(_round(pair, side, interval)) * interval * 1000 for _ in range(rounds))
+            middle, most = gaps[len(gaps) // 2], gaps[-1]
             print(f"{implementation} Node {side + 1}: {middle:.0f} ms median, {most:.0f} ms at most", flush=True)
             longest = max(longest, most)
         for watch in watches:
@@ -61,7 +63,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rounds", type=int, default=20, help="changes of each kind [%(default)s]")
     parser.add_argument("--interval", type=float, default=0.002, help="seconds between pings [%(default)s]")
-    parser.add_argument("--only", choices=[str(one) for one in WireGuardImplementation], help="one implementation")
+    parser.add_argument(
+        "--only",
+        choices=[str(kind) for kind in WireGuardImplementation],
+        help="one implementation",
+    )
     args = parser.parse_args()
     longest = 0.0
     for implementation in WireGuardImplementation:

@@ -130,19 +130,21 @@ def table(rounds: Sequence[Round], measures: Sequence[Measure]) -> Iterator[str]
 def labs(datapath: DatapathChoice) -> Iterator[dict[str, Lab]]:
     """Both labs, with their servers."""
     with contextlib.ExitStack() as stack:
-        found: dict[str, Lab] = {}
+        labs: dict[str, Lab] = {}
         for name in LABS:
             shape = generate(name=f"{name}-{os.getpid()}", datapath=datapath, same_cidrs=name == "same")
-            found[name] = stack.enter_context(Lab.up(shape, control_plane=True))
-            stack.enter_context(measuring.servers(found[name]))
-        yield found
+            labs[name] = stack.enter_context(Lab.up(shape, control_plane=True))
+            stack.enter_context(measuring.servers(labs[name]))
+        yield labs
 
 
 def run(args: argparse.Namespace) -> Iterator[Round]:
     """Yield the rounds, measured in labs of their own."""
     with labs(DatapathChoice(args.datapath)) as by_name:
         paths = {name: ways(lab) for name, lab in by_name.items()}
-        for way in (way for one in paths.values() for way in one):  # neighbours are known before anything is timed
+        for way in (
+            way for path in paths.values() for way in path
+        ):  # neighbours are known before anything is timed
             wait_until(lambda way=way: measuring.works(way), f"{way.name} to work", timeout=60)  # type: ignore[misc]
         with measuring.stopped_control_planes(by_name.values()):
             measurements_of = costs if args.datapath == "netdev" else rates
@@ -180,8 +182,8 @@ def main(argv: list[str]) -> int:
     about |= {"seconds": args.seconds, "rounds": args.rounds}
     print(", ".join(f"{key} {value}" for key, value in about.items()), flush=True)
     rounds: list[Round] = []
-    for one in run(args):
-        rounds.append(one)
+    for row in run(args):
+        rounds.append(row)
         print(f"round {len(rounds)} of {args.rounds}", file=sys.stderr, flush=True)
         if args.json:  # after every round: a run may be cut short
             args.json.write_text(json.dumps({"about": about, "rounds": rounds}, indent=1))

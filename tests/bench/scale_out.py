@@ -164,7 +164,7 @@ def measure(args: argparse.Namespace, *, encrypted: bool) -> dict[str, list[Json
 
 def median(transfers: list[Json]) -> float:
     """Return the median of the bit/s."""
-    return statistics.median(one["bits_per_second"] for one in transfers)
+    return statistics.median(transfer["bits_per_second"] for transfer in transfers)
 
 
 def table(results: dict[str, list[Json]], fewest: int) -> Iterator[str]:
@@ -174,7 +174,9 @@ def table(results: dict[str, list[Json]], fewest: int) -> Iterator[str]:
     for name, transfers in results.items():
         megabits, ratio = median(transfers) / 1e6, median(transfers) / median(results[str(fewest)])
         uneven = ", ".join(
-            f"{statistics.median(one[key] for one in transfers):.2f}" for key in transfers[0] if "busiest" in key
+            f"{statistics.median(transfer[key] for transfer in transfers):.2f}"
+            for key in transfers[0]
+            if "busiest" in key
         )
         target = ""
         if name.isdigit() and int(name) > fewest:

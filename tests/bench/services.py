@@ -59,10 +59,10 @@ from tests.bench.control import (
     quantile,
     show,
 )
-from tests.controllers import Api, Controller, Json, api_server, controller, memory, processor
-from tests.unit.control_view import MemoryView
-from tests.unit.leader_world import announce, cluster_info, endpoints, service
-from tests.unit.memory_objects import Clock, MemoryObjects, timestamp, typed
+from tests.worlds.control_view import MemoryView
+from tests.worlds.controllers import Api, Controller, Json, api_server, controller, memory, processor
+from tests.worlds.leader_world import announce, cluster_info, endpoints, service
+from tests.worlds.memory_objects import Clock, MemoryObjects, timestamp, typed
 
 MOST = 255  # clusters, each with a network 10.N.0.0/16
 OWN_SERVICES, OWN_PODS = "172.16.0.0/16", "172.17.0.0/16"  # of the importing cluster
@@ -81,10 +81,10 @@ def shared(cluster: str, number: int, each: int) -> tuple[Json, Json]:
 
 def exports(cluster: str, number: int, services: int) -> list[Json]:
     """Return all that a cluster tells the leader: its networks, and the Services."""
-    found = [cluster_info(cluster, f"{address(number, 0)}/16")]
+    objects = [cluster_info(cluster, f"{address(number, 0)}/16")]
     for each in range(services):
-        found += shared(cluster, number, each)
-    return found
+        objects += shared(cluster, number, each)
+    return objects
 
 
 class World:
@@ -107,32 +107,34 @@ class World:
 
     def wait(self, name: str, kind: Kind, count: int) -> None:
         """Wait until a controller knows so many objects of a kind and has nothing to do."""
-        one = self.controllers[name]
+        controller = self.controllers[name]
 
         def settled() -> bool:
-            page = one.page("/metrics")
-            return one.metric("mcagent_controller_objects", f'kind="{kind}"', page) >= count and one.idle(page)
+            page = controller.page("/metrics")
+            return controller.metric(
+                "mcagent_controller_objects", f'kind="{kind}"', page
+            ) >= count and controller.idle(page)
 
         wait_until(settled, f"{count} {kind}s", timeout=SETTLING, interval=0.25)
 
     def spent(self) -> dict[str, float]:
         """Return what was spent until now: processor time, and objects written, heartbeats left out."""
-        found: dict[str, float] = {}
+        cpu_seconds: dict[str, float] = {}
         for name, one in self.controllers.items():
             for kind, count in one.writes_by_kind().items():
                 if kind != Kind.MEMBER_CLUSTER_ANNOUNCE:
-                    found[f"{name}.written.{kind}"] = count
-            found[f"{name}.processor_seconds"] = one.processor()
+                    cpu_seconds[f"{name}.written.{kind}"] = count
+            cpu_seconds[f"{name}.processor_seconds"] = one.processor()
         for name, pid in self._programs().items():
-            found[f"{name}.processor_seconds"] = processor(pid)
-        return found
+            cpu_seconds[f"{name}.processor_seconds"] = processor(pid)
+        return cpu_seconds
 
     def resident(self) -> dict[str, float]:
         """Return the memory of all processes, in MiB."""
-        found = {f"{name}.resident_mib": memory(pid) for name, pid in self._programs().items()}
+        memories = {f"{name}.resident_mib": memory(pid) for name, pid in self._programs().items()}
         for name, one in self.controllers.items():
-            found |= {f"{name}.resident_mib": one.memory(), f"{name}.peak_mib": one.memory("VmHWM")}
-        return found
+            memories |= {f"{name}.resident_mib": one.memory(), f"{name}.peak_mib": one.memory("VmHWM")}
+        return memories
 
     def _programs(self) -> dict[str, int]:
         return {
@@ -151,14 +153,14 @@ class Phase:
     def end(self, times: int = 1) -> Json:
         """Return what was spent; of each of so many times, if it was done several times."""
         seconds, after = time.monotonic() - self._begun, self._world.spent()
-        found = {name: (value - self._before.get(name, 0.0)) / times for name, value in after.items()}
-        return {"seconds": seconds / times, **{name: value for name, value in sorted(found.items()) if value}}
+        spent = {name: (value - self._before.get(name, 0.0)) / times for name, value in after.items()}
+        return {"seconds": seconds / times, **{name: value for name, value in sorted(spent.items()) if value}}
 
 
 def measure(kind: str, directory: Path, clusters: int, services: int, changes: int, *, led: bool) -> Json:
     """Measure with so many exporting clusters. `led`: by a leader, and one more cluster comes in the end."""
     everybody = members(clusters + 1)
-    found: Json = {"clusters": clusters, "services": services}
+    obj: Json = {"clusters": clusters, "services": services}
     with ExitStack() as stack:
         world = World(stack, kind, directory)
         north, west = world.north, world.west
@@ -169,12 +171,12 @@ def measure(kind: str, directory: Path, clusters: int, services: int, changes: i
         for number, cluster in enumerate(everybody[:clusters]):
             work += exports(cluster, number, services if led else 0)
         in_parallel(north, map(creation, work))
-        found["agent_before"] = agent(west)
+        obj["agent_before"] = agent(west)
 
         with ExitStack() as leading:
             leads = controller("leader", north.kubeconfig, AREA, directory, heartbeatTimeout="1h")
             imports = clusters + (2 * services if led else 0)
-            found["leader"] = world.settle("leader", leads, Kind.RESOURCE_IMPORT, imports, leading)
+            obj["leader"] = world.settle("leader", leads, Kind.RESOURCE_IMPORT, imports, leading)
             if led:
                 stack.push(leading.pop_all())
         if not led:
@@ -182,28 +184,31 @@ def measure(kind: str, directory: Path, clusters: int, services: int, changes: i
         own = {"serviceCIDR": OWN_SERVICES, "podCIDRs": [OWN_PODS]}
         member = partial(controller, "member", west.kubeconfig, HOME, directory, **own)
         with ExitStack() as first:
-            found["member"] = world.settle("member", member(), Kind.ENDPOINT_SLICE, clusters * services, first)
-        found["member_again"] = world.settle("member", member(), Kind.ENDPOINT_SLICE, clusters * services, stack)
-        found["change"] = change(world, changes, exported if led else imported)
+            obj["member"] = world.settle("member", member(), Kind.ENDPOINT_SLICE, clusters * services, first)
+        obj["member_again"] = world.settle("member", member(), Kind.ENDPOINT_SLICE, clusters * services, stack)
+        obj["change"] = change(world, changes, exported if led else imported)
         if led:
             phase = Phase(world)
             in_parallel(north, map(creation, exports(everybody[clusters], clusters, services)))
             world.wait("member", Kind.ENDPOINT_SLICE, (clusters + 1) * services)
             wait_until(world.controllers["leader"].idle, "the leader to come to rest", timeout=SETTLING)
-            found["newcomer"] = phase.end()
-        found["agent_after"] = agent(west)
-    return found
+            obj["newcomer"] = phase.end()
+        obj["agent_after"] = agent(west)
+    return obj
 
 
 def merged(everybody: Sequence[str], services: int) -> Iterator[Wanted]:
     """Yield the ResourceImports of all Services as a leader makes them."""
     view = MemoryView(MemoryObjects(Clock()), namespace=AREA)
-    made = {"creationTimestamp": timestamp(0)}
+    metadata = {"creationTimestamp": timestamp(0)}
     for each in range(services):
         offers = []
         for number, cluster in enumerate(everybody):
-            both = shared(cluster, number, each)
-            raw, backends = (typed({**one, "metadata": {**one["metadata"], **made}}) for one in both)
+            pair = shared(cluster, number, each)
+            raw, backends = (
+                typed({**shared_service, "metadata": {**shared_service["metadata"], **metadata}})
+                for shared_service in pair
+            )
             offer = Offer(
                 header=read_header(raw),
                 definition=read_definition(raw),
@@ -216,10 +221,10 @@ def merged(everybody: Sequence[str], services: int) -> Iterator[Wanted]:
                 yield step
 
 
-def write(wanted: Wanted, client: Client) -> None:
+def write(written: Wanted, client: Client) -> None:
     """Write an object and its status, as controllers do."""
     present = None
-    while (next_write := plan(wanted, present)) is not None:
+    while (next_write := plan(written, present)) is not None:
         ref, creates = next_write.ref, next_write.verb is Verb.CREATE
         path = object_path(ref.kind, ref.namespace, "" if creates else ref.name)
         path += "/status" if next_write.verb is Verb.STATUS else ""
@@ -252,10 +257,10 @@ def change(world: World, count: int, how: Callable[[World, str], None]) -> Json:
         how(world, now)
         slices.wait("s1", now)
         spent.append(time.perf_counter() - begun)
-    for one in world.controllers.values():
-        wait_until(one.idle, "a controller to come to rest", timeout=60)
-    found = phase.end(count)
-    return {"p50_ms": 1000 * quantile(spent, 0.5), "p99_ms": 1000 * quantile(spent, 0.99), "of_each": found}
+    for process in world.controllers.values():
+        wait_until(process.idle, "a controller to come to rest", timeout=60)
+    numbers = phase.end(count)
+    return {"p50_ms": 1000 * quantile(spent, 0.5), "p99_ms": 1000 * quantile(spent, 0.99), "of_each": numbers}
 
 
 # --- an agent -----------------------------------------------------------------------------------------------
@@ -265,8 +270,8 @@ def agent(api: Api) -> Json:
     """Return what a process needs that reads imported Services as agents do."""
     argv = [sys.executable, "-m", "tests.bench.services", "--agent", str(api.kubeconfig)]
     done = subprocess.run(argv, stdout=subprocess.PIPE, check=True, timeout=600)
-    found: Json = json.loads(done.stdout)
-    return found
+    result: Json = json.loads(done.stdout)
+    return result
 
 
 def be_agent(kubeconfig: str) -> Json:
@@ -278,7 +283,7 @@ def be_agent(kubeconfig: str) -> Json:
     source.start(sorted(NEEDS))
     wait_until(source.has_synced, "the objects to be listed", timeout=300)
     listed = store.take()
-    found = {
+    result = {
         "slices": len(listed.endpoint_slices),
         "listed_seconds": time.monotonic() - began,
         "listed_processor_seconds": time.process_time() - spent,
@@ -290,18 +295,19 @@ def be_agent(kubeconfig: str) -> Json:
         spent = time.process_time()
         with engine.one_pass():
             steering(engine, snapshot, frozenset(), (), config)
-        found[f"{name}_decision_processor_ms"] = 1000 * (time.process_time() - spent)
+        result[f"{name}_decision_processor_ms"] = 1000 * (time.process_time() - spent)
     source.stop()
     client.close()
-    return found
+    return result
 
 
 def _one_changed(snapshot: Snapshot) -> Snapshot:
-    for key, one in snapshot.endpoint_slices.items():
-        if one.source_cluster and one.endpoints:
-            changed = replace(one.endpoints[0], addresses=(IPv4Address("10.0.0.250"),))
+    for key, endpoint_slice in snapshot.endpoint_slices.items():
+        if endpoint_slice.source_cluster and endpoint_slice.endpoints:
+            changed = replace(endpoint_slice.endpoints[0], addresses=(IPv4Address("10.0.0.250"),))
             return replace(
-                snapshot, endpoint_slices={**snapshot.endpoint_slices, key: replace(one, endpoints=(changed,))}
+                snapshot,
+                endpoint_slices={**snapshot.endpoint_slices, key: replace(endpoint_slice, endpoints=(changed,))},
             )
     return snapshot
 
@@ -326,14 +332,14 @@ def main() -> None:
         parser.error(f"--clusters: from 1 to {MOST - 1}")
     kind = args.api or ("real" if find() else "embedded")
     directory = Path(tempfile.mkdtemp(prefix="mcb"))
-    found = {"api": kind, "load_average": list(os.getloadavg())}
-    found |= measure(kind, directory, args.clusters, args.services, args.changes, led=not args.without_leader)
-    found["load_average_after"] = list(os.getloadavg())
+    result = {"api": kind, "load_average": list(os.getloadavg())}
+    result |= measure(kind, directory, args.clusters, args.services, args.changes, led=not args.without_leader)
+    result["load_average_after"] = list(os.getloadavg())
     shutil.rmtree(directory)
     if args.json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(result, indent=1))
         return
-    show(found)
+    show(result)
 
 
 if __name__ == "__main__":

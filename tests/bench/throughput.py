@@ -74,8 +74,8 @@ def run(tunnel: TunnelType, args: argparse.Namespace, *, encrypted: bool = False
             lab = stack.enter_context(Lab.up(shape))
             stack.enter_context(servers(lab))
             build_tunnels(lab)
-            every = [*kernel_paths(lab), *(encrypted_paths(lab) if encrypted else paths(lab))]
-            selected = [way for way in every if not args.paths or way.name in {*args.paths, BASE}]
+            all_paths = [*kernel_paths(lab), *(encrypted_paths(lab) if encrypted else paths(lab))]
+            selected = [way for way in all_paths if not args.paths or way.name in {*args.paths, BASE}]
             suffix = f"@{number}" if ways else ""
             ways += [(lab, replace(way, name=way.name + suffix)) for way in selected]
         for _, way in ways:  # every path works, and neighbours are known, before anything is timed

@@ -27,11 +27,11 @@ T = TypeVar("T")
 RATES = (1, 10, 50, 200)  # Mbit/s of UDP in packets of 1,000 bytes
 
 
-def timed(what: str, work: Callable[[], T]) -> T:
+def timed(title: str, work: Callable[[], T]) -> T:
     """Do it, and print how long it took."""
     began = time.perf_counter()
     result = work()
-    print(f"  {what}: {(time.perf_counter() - began) * 1000:.1f} ms", flush=True)
+    print(f"  {title}: {(time.perf_counter() - began) * 1000:.1f} ms", flush=True)
     return result
 
 
@@ -48,7 +48,7 @@ def many_peers(node: WireGuardNode, count: int) -> None:
         for n in range(count)
     ]
     node.backend.apply(adds(node.value()))
-    wanted: list[Resource] = [node.value(), *peers]
+    all_resources: list[Resource] = [node.value(), *peers]
 
     def bring(resources: list[Resource]) -> None:
         result = node.backend.apply(steps_to(node.backend.observe(), resources))
@@ -56,9 +56,9 @@ def many_peers(node: WireGuardNode, count: int) -> None:
 
     timed(f"add {count} peers", lambda: node.backend.apply(adds(*peers)))
     observed = timed("observe them", node.backend.observe)
-    assert observed == {one.key: one for one in wanted}
+    assert observed == {resource.key: resource for resource in all_resources}
     timed("compare them (every 5 s)", lambda: netns.call(node.namespace, node.wireguard.differs))
-    timed("one more peer gone", lambda: bring(wanted[:-1]))
+    timed("one more peer gone", lambda: bring(all_resources[:-1]))
     timed("remove all", lambda: bring([node.value()]))
 
 

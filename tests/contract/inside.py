@@ -28,10 +28,10 @@ class Inside:
         self.backend.close()
 
 
-def steps_to(actual: Mapping[ResourceKey, Resource], wanted: Sequence[Resource]) -> list[Step]:
+def steps_to(actual: Mapping[ResourceKey, Resource], resources: Sequence[Resource]) -> list[Step]:
     """Return the steps that make `wanted` of `actual`: what core.diff says for one backend, without its order."""
     steps = []
-    by_key: dict[ResourceKey, Resource] = {resource.key: resource for resource in wanted}
+    by_key: dict[ResourceKey, Resource] = {resource.key: resource for resource in resources}
     for key, new in by_key.items():
         old = actual.get(key)
         if old != new:
@@ -47,9 +47,9 @@ def adds(*resources: Resource) -> list[Step]:
     return steps_to({}, resources)
 
 
-def make(backend: DataplaneBackend, wanted: Sequence[Resource]) -> ApplyResult:
+def make(backend: DataplaneBackend, resources: Sequence[Resource]) -> ApplyResult:
     """Observe, and apply what is missing, different or too much; every step has to succeed."""
-    result = backend.apply(steps_to(backend.observe(), wanted))
+    result = backend.apply(steps_to(backend.observe(), resources))
     assert not result.failed, [str(error) for _, error in result.failed]
     return result
 

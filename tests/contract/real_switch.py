@@ -20,7 +20,7 @@ from flows.simulator import ConnectionTable, Datapath, Packet
 from flows.simulator.packet import PROTOCOL_NAMES, SYN
 from mcagent.model.dataplane.facts import DatapathType
 from tests.contract.ovs_values import DATAPATH
-from tests.topologies import Node, World
+from tests.worlds.topologies import Node, World
 
 TRACKING = Datapath.KERNEL if DATAPATH is DatapathType.SYSTEM else Datapath.USERSPACE
 BRIDGE = "br-x"
@@ -131,10 +131,10 @@ class RealSwitch:
         """
         message = f"in_port={packet.in_port},packet={frame(packet).hex()},actions=table"
         self.ovs.ofctl("packet-out", self._mgmt, message)
-        left: list[tuple[int, bytes]] = []
-        while self._seen(left, DEADLINE if len(left) < expected else 0.0):
+        frames: list[tuple[int, bytes]] = []
+        while self._seen(frames, DEADLINE if len(frames) < expected else 0.0):
             pass
-        return sorted(left)
+        return sorted(frames)
 
     def forward(self, port: int, frames: Iterable[bytes]) -> list[tuple[int, bytes]]:
         """Let frames come in by a port's device; return what left: port and bytes.
@@ -148,47 +148,47 @@ class RealSwitch:
             sender.bind((f"x{port}", 0))
             return sender
 
-        left: list[tuple[int, bytes]] = []
+        sent_frames: list[tuple[int, bytes]] = []
         with netns.call(self.ovs.namespace, by_device) as sender:
             for frame in frames:
                 sender.send(frame)
             for copies in (1, 2):
-                while sum(data == frame for _, data in left) < copies:
-                    assert self._seen(left, DEADLINE), "the last frame has not left"
+                while sum(data == frame for _, data in sent_frames) < copies:
+                    assert self._seen(sent_frames, DEADLINE), "the last frame has not left"
                 if copies == 1:
                     sender.send(frame)
-        return [(number, data) for number, data in left if data != frame]
+        return [(number, data) for number, data in sent_frames if data != frame]
 
     def settled(self) -> list[tuple[int, bytes]]:
         """Return what leaves that nobody waited for."""
         self.ovs.appctl("revalidator/wait")  # ovs-vswitchd has answered the datapath's questions by then
-        left: list[tuple[int, bytes]] = []
-        while self._seen(left, 0.0):
+        frames: list[tuple[int, bytes]] = []
+        while self._seen(frames, 0.0):
             pass
-        return left
+        return frames
 
-    def _seen(self, left: list[tuple[int, bytes]], wait: float) -> bool:
+    def _seen(self, frames: list[tuple[int, bytes]], wait: float) -> bool:
         """Add the next packet that the switch sent out, if one comes in time, and tell whether one was there."""
         if not select.select([self.wire], [], [], wait)[0]:
             return False
         data, (device, _, kind, *_) = self.wire.recvfrom(65535)
         if device.startswith("x") and kind != socket.PACKET_OUTGOING:  # the namespace's own comes in by the ports
-            left.append((int(device[1:]), data))
+            frames.append((int(device[1:]), data))
         return True
 
     def connections(self) -> list[Known]:
         """Return what the datapath's conntrack knows."""
         found = []
         for match in _CONNECTION.finditer(self.ovs.appctl("dpctl/dump-conntrack")):
-            rest = dict(re.findall(r"(zone|mark|labels)=(\w+)", match["rest"]))
+            connections = dict(re.findall(r"(zone|mark|labels)=(\w+)", match["rest"]))
             found.append(
                 Known(
-                    zone=int(rest.get("zone", "0")),
+                    zone=int(connections.get("zone", "0")),
                     proto=match["proto"],
                     original=_tuple(match["orig"]),
                     reply=_tuple(match["reply"]),
-                    mark=int(rest.get("mark", "0"), 0),
-                    label=int(rest.get("labels", "0"), 0),
+                    mark=int(connections.get("mark", "0"), 0),
+                    label=int(connections.get("labels", "0"), 0),
                 )
             )
         return sorted(found)
@@ -214,9 +214,9 @@ def known(table: ConnectionTable) -> list[Known]:
     found = []
     for connection in table.connections.values():
         tuples = []
-        for one in (connection.original, connection.reply):
-            ports = (one.src_port,) if one.proto == IP_ICMP else (one.src_port, one.dst_port)
-            tuples.append((str(one.src), str(one.dst), *(str(port) for port in ports)))
+        for packet in (connection.original, connection.reply):
+            ports = (packet.src_port,) if packet.proto == IP_ICMP else (packet.src_port, packet.dst_port)
+            tuples.append((str(packet.src), str(packet.dst), *(str(port) for port in ports)))
         found.append(
             Known(
                 zone=connection.original.zone,

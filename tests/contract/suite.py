@@ -73,9 +73,9 @@ class BackendContract:
         @given(st.lists(st.lists(st.sampled_from(range(len(case.pool)))), min_size=1, max_size=3))
         def walk(sets: list[list[int]]) -> None:
             for indexes in sets:
-                wanted = case.choose(indexes)
-                make(case.backend, wanted)
-                assert case.backend.observe() == as_mapping(wanted)
+                resources = case.choose(indexes)
+                make(case.backend, resources)
+                assert case.backend.observe() == as_mapping(resources)
 
         walk()
 
@@ -102,8 +102,8 @@ class BackendContract:
 
     def test_a_refused_resource_fails_alone_and_by_name(self, case: Case) -> None:
         """What the facility refuses is reported with its step; everything else takes effect."""
-        wanted = [*case.whole[: len(case.base) + 1], case.refused, *case.whole[len(case.base) + 1 :]]
-        result = case.backend.apply(adds(*wanted))
+        resources = [*case.whole[: len(case.base) + 1], case.refused, *case.whole[len(case.base) + 1 :]]
+        result = case.backend.apply(adds(*resources))
         assert [step.key for step, _ in result.failed] == [case.refused.key]
         assert {step.key for step in result.done} == set(as_mapping(case.whole))
         error = result.failed[0][1]

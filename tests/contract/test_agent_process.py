@@ -157,9 +157,9 @@ def node(fresh_ovs: OvsInstance, tmp_path: Path) -> Iterator[Node]:
     netns.ip(fresh_ovs.namespace, "link", "set", "lo", "up")
     netns.add_veth("eth0", fresh_ovs.namespace, "eth1", fresh_ovs.namespace)
     netns.add_address(fresh_ovs.namespace, "eth0", "192.0.2.1/24")
-    made = Node(fresh_ovs, tmp_path)
-    yield made
-    for process in made.processes:
+    node = Node(fresh_ovs, tmp_path)
+    yield node
+    for process in node.processes:
         process.kill()
         process.wait()
 
@@ -298,9 +298,9 @@ def test_the_doctor_names_each_type_of_resource_that_differs(node: Node) -> None
 
 def test_status_is_for_people_and_tells_by_its_exit_code(node: Node) -> None:
     """0 when ready, 1 when no agent answers."""
-    none = node.mcagent("status")
-    assert none.returncode == 1
-    assert "no agent answers" in none.stderr
+    mcagent = node.mcagent("status")
+    assert mcagent.returncode == 1
+    assert "no agent answers" in mcagent.stderr
     node.start()
     shown = node.mcagent("status")
     assert shown.returncode == 0

@@ -41,8 +41,8 @@ class Pair:
     def status(self, key: str) -> str:
         """Return a value of the first one's bfd_status of the tunnel between the two."""
         text = self.first.vsctl("get", "interface", "peer", "bfd_status")
-        found = re.search(rf"\b{key}=\"?([^,\"}}]*)", text)
-        return found[1] if found else ""
+        match = re.search(rf"\b{key}=\"?([^,\"}}]*)", text)
+        return match[1] if match else ""
 
     def bfd(self, **values: object) -> None:
         """Change what the second one does."""
@@ -51,14 +51,14 @@ class Pair:
 
     def ways(self, group: int, connections: int = 24) -> set[int]:
         """Return the ports that so many connections take through a group of the first switch, now."""
-        taken = set()
+        ports_used = set()
         for number in range(connections):
             packet = f"in_port=1,tcp,nw_src=10.1.0.1,nw_dst=10.2.0.1,nw_ttl=9,tcp_src={2000 + number},tcp_dst=80"
             self.first.ofctl("mod-flows", self.first.mgmt(BRIDGE), f"table=0,actions=group:{group}")
             text = self.first.appctl("ofproto/trace", BRIDGE, packet)
-            found = re.search(r"^ *output:(\d+)", text, re.MULTILINE)
-            taken.add(int(found[1]) if found else 0)
-        return taken
+            match = re.search(r"^ *output:(\d+)", text, re.MULTILINE)
+            ports_used.add(int(match[1]) if match else 0)
+        return ports_used
 
 
 def _switch(name: str, index: int, directory: Path) -> OvsInstance:
@@ -113,19 +113,19 @@ def _tunnel(ovs: OvsInstance, name: str, number: int, remote: str) -> None:
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """Start both switches."""
     names = [f"mct{os.getpid()}-bfd{end}" for end in "ab"]
-    made: list[OvsInstance] = []
+    instances: list[OvsInstance] = []
     try:
         for name in names:
             netns.create(name)
         netns.add_veth("eth0", names[0], "eth0", names[1])
         for index, name in enumerate(names, 1):
-            made.append(_switch(name, index, tmp_path_factory.mktemp("bfd")))
-        _tunnel(made[0], "silent", SILENT, "10.77.0.9")
-        _tunnel(made[0], "peer", PEER, "10.77.0.2")
-        _tunnel(made[1], "peer", PEER, "10.77.0.1")
-        yield Pair(first=made[0], second=made[1])
+            instances.append(_switch(name, index, tmp_path_factory.mktemp("bfd")))
+        _tunnel(instances[0], "silent", SILENT, "10.77.0.9")
+        _tunnel(instances[0], "peer", PEER, "10.77.0.2")
+        _tunnel(instances[1], "peer", PEER, "10.77.0.1")
+        yield Pair(first=instances[0], second=instances[1])
     finally:
-        for ovs in made:
+        for ovs in instances:
             ovs.stop()
         for name in names:
             netns.delete(name)

@@ -25,7 +25,8 @@ from mcagent.model.dataplane.resources import TunnelPort
 from mcagent.model.objects import ApiObject
 from mcagent.model.plan import Actual, Desired, Plan
 from tests.contract.inside import Inside
-from tests.unit.core_inputs import (
+from tests.unit.test_underlay import EAST6, HOME6
+from tests.worlds.core_inputs import (
     HOME,
     cluster,
     config,
@@ -37,7 +38,6 @@ from tests.unit.core_inputs import (
     service,
     snapshot,
 )
-from tests.unit.test_underlay import EAST6, HOME6
 
 pytestmark = [pytest.mark.contract, pytest.mark.datapath]
 
@@ -89,10 +89,10 @@ def facts_of(world: World) -> Facts:
     return Facts(datapath=DatapathType.NETDEV, ofports=ports)
 
 
-def settled(world: World, found: Compiled) -> None:
+def settled(world: World, compiled: Compiled) -> None:
     """Check that the world is as desired."""
-    left = diff(observe(world), found.desired)
-    assert not left.stages, plan_text(left)
+    steps = diff(observe(world), compiled.desired)
+    assert not steps.stages, plan_text(steps)
 
 
 SETTINGS: tuple[Config, ...] = (
@@ -161,18 +161,18 @@ def test_ways_change_in_place(world: World, on: str) -> None:
         (tired, held, plain),
         (source, facts, plain),
     ):
-        found = compile_desired(objects, known, settings)
-        apply(world, diff(observe(world), found.desired))
-        settled(world, found)
+        compiled = compile_desired(objects, known, settings)
+        apply(world, diff(observe(world), compiled.desired))
+        settled(world, compiled)
 
 
 @pytest.mark.parametrize("on", ["g1", "w1"])
 def test_an_underlay_of_ipv6_is_read_back_as_it_was_asked_for(world: World, on: str) -> None:
     """Tunnels to IPv6 addresses, what stands for them in routes and flows; nothing is left to do."""
-    found = compile_desired(snapshot(*HOME6, EAST6), facts_of(world), config(on, enable_pod_to_pod=True))
-    apply(world, diff(observe(world), found.desired))
-    tunnels = [one for one in world[Backend.OVSDB].observe().values() if isinstance(one, TunnelPort)]
+    compiled = compile_desired(snapshot(*HOME6, EAST6), facts_of(world), config(on, enable_pod_to_pod=True))
+    apply(world, diff(observe(world), compiled.desired))
+    tunnels = [tunnel for tunnel in world[Backend.OVSDB].observe().values() if isinstance(tunnel, TunnelPort)]
     assert tunnels
-    assert {one.remote_ip.version for one in tunnels} == {6}
-    settled(world, found)
+    assert {tunnel.remote_ip.version for tunnel in tunnels} == {6}
+    settled(world, compiled)
     settled(world, compile_desired(snapshot(*HOME6, EAST6), facts_of(world), config(on, enable_pod_to_pod=True)))

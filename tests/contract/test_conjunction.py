@@ -17,11 +17,11 @@ from flows.flow import Flow, Match
 from flows.parse import parse_flow
 from flows.pipeline import PolicyDirection
 from flows.simulator import Packet, SimulatedSwitch
-from tests import policy_switch
 from tests.contract.real_switch import RealSwitch
-from tests.policies import policies, request, verdict_of
-from tests.policy_switch import flows_of
 from tests.properties import COSTLY
+from tests.worlds import policy_switch
+from tests.worlds.policies import policies, request, verdict_of
+from tests.worlds.policy_switch import flows_of
 
 pytestmark = pytest.mark.contract
 
@@ -46,7 +46,7 @@ def random_flows(random: Random) -> Iterator[Flow]:
         last = 5 if number else 4
         match = Match.of(f.exact(f.IN_PORT, 1), f.IPV4_ONLY, f.Term(f.IPV4_SRC, last, 0xFF))
         yield Flow(0, 1, match, (set_whole(f.TUN_ID, number), Goto(1)), 1)
-    found: dict[tuple[int, Match], list[Conjunction]] = {}
+    conjunctions: dict[tuple[int, Match], list[Conjunction]] = {}
     plain: dict[tuple[int, Match], tuple[Action, ...]] = {}
     for rule in range(1, random.randint(3, 12)):
         priority = random.randint(10, 12)
@@ -54,14 +54,14 @@ def random_flows(random: Random) -> Iterator[Flow]:
         for clause, terms_of in enumerate(chosen, 1):
             for terms in random.sample(terms_of, random.randint(1, len(terms_of))):
                 action = Conjunction(rule, clause, len(chosen))
-                found.setdefault((priority, Match.of(*terms)), []).append(action)
+                conjunctions.setdefault((priority, Match.of(*terms)), []).append(action)
         if random.random() < 0.9:
             where = random.choice((priority, priority, 3))
             plain[where, Match.of(f.exact(f.CONJ_ID, rule))] = (Output(priority - 8),)
     for _ in range(random.randint(0, 3)):
         plain[random.randint(9, 12), Match.of(*random.choice(random.choice(CLAUSES)))] = (Output(6),)
     plain[1, Match.of()] = (Output(7),)
-    for (priority, match), actions in {**found, **plain}.items():
+    for (priority, match), actions in {**conjunctions, **plain}.items():
         yield Flow(1, priority, match, tuple(actions), 1)
 
 
@@ -70,8 +70,8 @@ def random_flows(random: Random) -> Iterator[Flow]:
 def test_rules_of_policies_decide_the_same_way(ovs: OvsInstance, seed: int) -> None:
     """Requests leave by the same port, or are dropped alike; the dump gives the flows back."""
     random = Random(seed)
-    known = policies(random)
-    flows = flows_of(known)
+    random_policies = policies(random)
+    flows = flows_of(random_policies)
     switch = RealSwitch.create(ovs, policy_switch.PORTS)
     try:
         switch.load(flows, ())
@@ -79,8 +79,8 @@ def test_rules_of_policies_decide_the_same_way(ovs: OvsInstance, seed: int) -> N
         for direction in PolicyDirection:
             for _ in range(20):
                 packet = request(random, direction)
-                verdict = verdict_of(known, packet, direction)
-                ports = [port for port, what in policy_switch.EXITS.items() if what is verdict]
+                verdict = verdict_of(random_policies, packet, direction)
+                ports = [port for port, exit_name in policy_switch.EXITS.items() if exit_name is verdict]
                 assert [port for port, _ in switch.inject(packet, len(ports))] == ports, packet
     finally:
         switch.close()

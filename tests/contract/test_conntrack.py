@@ -44,15 +44,15 @@ def test_open_connections_are_listed_as_they_leave_the_node(fresh_namespace: str
 
     with contextlib.ExitStack() as stack:
         listeners = [stack.enter_context(listen(port)) for port in (8080, 8081)]
-        made = [stack.enter_context(connect(*to)) for to in ((SERVICE, 80), (SERVER, 8081))]
-        ends = [stack.enter_context(one.accept()[0]) for one in listeners]
+        connections = [stack.enter_context(connect(*to)) for to in ((SERVICE, 80), (SERVER, 8081))]
+        ends = [stack.enter_context(listener.accept()[0]) for listener in listeners]
         datagrams = stack.enter_context(
             netns.call(fresh_namespace, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         )
         datagrams.sendto(b"x", (SERVER, 8080))
 
         def as_told(place: int, port: int) -> TrackedConnection:
-            address, own_port = made[place].getsockname()
+            address, own_port = connections[place].getsockname()
             client = int(ip_address(address))
             return TrackedConnection(
                 client=client, client_port=own_port, server=int(ip_address(SERVER)), server_port=port
@@ -60,8 +60,8 @@ def test_open_connections_are_listed_as_they_leave_the_node(fresh_namespace: str
 
         assert listed(0, 77) == {as_told(0, 8080), as_told(1, 8081)}
         assert listed(77) == set()
-        made[1].shutdown(socket.SHUT_WR)  # it may still receive
+        connections[1].shutdown(socket.SHUT_WR)  # it may still receive
         assert as_told(1, 8081) in listed(0)
         ends[1].close()
-        made[1].close()
+        connections[1].close()
         wait_until(lambda: listed(0) == {as_told(0, 8080)}, "the end of one", timeout=5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from functools import partial
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 
@@ -78,8 +79,10 @@ def probed(node: str, *targets: tuple[object, int]) -> tuple[ProbedPath, ...]:
     return netns.call(node, lambda: probe.probe_paths(targets))  # type: ignore[arg-type]
 
 
-def test_what_passes_is_known_by_both_ways(network: tuple[str, str, str]) -> None:
-    """ICMP and UDP answer for both families, and what nobody has is not answered."""
+@pytest.mark.parametrize("ping_groups", ["1 0", "0 2147483647"])
+def test_what_passes_is_known_by_both_ways(network: tuple[str, str, str], ping_groups: str) -> None:
+    """ICMP (by raw and ping sockets) and UDP answer for both families; what nobody has is not answered."""
+    set_sysctl(network[0], {"net/ipv4/ping_group_range": ping_groups})
     for path in probed(network[0], (FAR, 1500), (FAR6, 1500)):
         assert (path.small, path.full, path.protocols) == (True, True, ("icmp", "udp")), path
     (nobody,) = probed(network[0], (ip_address("198.51.100.99"), 1500))
@@ -112,6 +115,14 @@ def test_either_way_is_enough(network: tuple[str, str, str], monkeypatch: pytest
     nft(router, "table ip t { chain c { type filter hook forward priority 0; udp dport 33434 drop; }; }")
     (path,) = probed(node, (FAR, 1500))
     assert (path.full, path.protocols) == (True, ("icmp",))
+
+
+def test_the_uplink_leads_to_peers(network: tuple[str, str, str]) -> None:
+    """It is the device of the route, for both families."""
+    for peer in (FAR, FAR6):
+        examined = node_with(peers={peer: False})
+        uplink = netns.call(network[0], partial(underlay.underlay, examined))
+        assert (uplink.uplink, uplink.uplink_mtu) == ("eth0", 1500), peer
 
 
 def node_with(**readings: object) -> ExaminedNode:

@@ -70,7 +70,7 @@ def reasons(namespace: str) -> set[str]:
 
 def recognised(namespace: str) -> str:
     """Return the CNIs of a namespace as words."""
-    return " and ".join(netns.call(namespace, lambda: [str(each) for each in cnis(examined())]))
+    return " and ".join(netns.call(namespace, lambda: [str(cni) for cni in cnis(examined())]))
 
 
 @contextmanager

@@ -177,6 +177,6 @@ def test_equal_worlds_give_equal_facts(node: str) -> None:
 def test_the_datapath_is_the_kernels_where_it_has_one(node: str) -> None:
     """`auto` asks the kernel; the other choices are taken as they are."""
     auto = facts(node, NODE, replace(CONFIG, datapath=DatapathChoice.AUTO)).datapath
-    known = "ovs_datapath" in netns.execute(node, ["genl", "ctrl", "list"], check=False).stdout
-    assert (auto is DatapathType.SYSTEM) == kernel_datapath_exists() == known
+    kernel_module = "ovs_datapath" in netns.execute(node, ["genl", "ctrl", "list"], check=False).stdout
+    assert (auto is DatapathType.SYSTEM) == kernel_datapath_exists() == kernel_module
     assert facts(node, NODE, replace(CONFIG, datapath=DatapathChoice.SYSTEM)).datapath is DatapathType.SYSTEM

@@ -21,14 +21,14 @@ class TestFake(BackendContract):
     def case(self) -> Case:
         fake = FakeBackend(Backend.OVSDB)
         fake.refuse(tunnel(99).key, "no such device")
-        others: list[str] = []
+        names: list[str] = []
         return Case(
             backend=fake,
             base=(BRIDGE,),
             pool=(tunnel(2), tunnel(3), tunnel(4), tunnel(3, peer="other")),
             refused=tunnel(99),
-            add_foreign=lambda: others.append("theirs"),
-            foreign=lambda: list(others),
+            add_foreign=lambda: names.append("theirs"),
+            foreign=lambda: list(names),
             break_facility=fake.unreachable,
         )
 

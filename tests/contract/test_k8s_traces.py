@@ -83,8 +83,8 @@ def _new(owner: Owner, before: frozenset[Trace]) -> set[tuple[str, str]]:
 def _comes_and_goes(owner: Owner, *entered: object, expected: tuple[str, str]) -> None:
     with ExitStack() as stack:
         before = traces(owner)
-        for one in entered:
-            stack.enter_context(one)  # type: ignore[arg-type]
+        for trace in entered:
+            stack.enter_context(trace)  # type: ignore[arg-type]
         assert expected in _new(owner, before)
     assert expected not in _new(owner, before)
 

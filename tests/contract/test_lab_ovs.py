@@ -120,10 +120,10 @@ def test_what_a_full_queue_dropped_is_counted_by_socket(fresh_namespace: str) ->
 
     def flood() -> tuple[dict[str, int], dict[str, int]]:
         with (
-            socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as one,
+            socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as sock,
             socket.socket(type=socket.SOCK_DGRAM) as sender,
         ):
-            one.bind(("lo", ETH_P_ALL))
+            sock.bind(("lo", ETH_P_ALL))
             begin = queues.of_namespace(fresh_namespace)
             for _ in range(2000):
                 sender.sendto(b"x" * 100, ("127.0.0.1", 9))
@@ -134,7 +134,7 @@ def test_what_a_full_queue_dropped_is_counted_by_socket(fresh_namespace: str) ->
     (cookie,) = begin
     assert begin[cookie] == 0
     assert end[cookie] > 1000, "208 KiB do not hold 4,000 packets"
-    before, now = ({("here", one): number for one, number in found.items()} for found in (end, again))
+    before, now = ({("here", sock): number for sock, number in counter.items()} for counter in (end, again))
     assert queues.since(before, now) == {"here": sum(again.values())}
     assert queues.since(now, now) == {}
 

@@ -10,7 +10,7 @@ from devtools.nodes import netns
 from mcagent.dataplane import facts
 from mcagent.dataplane.facts import observe_facts
 from mcagent.model.config import Config, DatapathChoice
-from tests.unit.core_inputs import addresses
+from tests.worlds.core_inputs import addresses
 
 pytestmark = pytest.mark.contract
 

@@ -20,9 +20,9 @@ from flows.simulator.packet import PROTOCOL_NAMES
 from mcagent.trace.datapath import MARKED, NUMBERS, datapath_of, marked_flows, tracked
 from mcagent.trace.probe import Probe
 from tests.contract.real_switch import BRIDGE, RealSwitch, frame
-from tests.conversations import calls
 from tests.properties import REAL
-from tests.topologies import World, worlds
+from tests.worlds.conversations import calls
+from tests.worlds.topologies import World, worlds
 
 pytestmark = [pytest.mark.contract, pytest.mark.datapath]
 
@@ -60,7 +60,7 @@ Seen = set[tuple[str, int]]
 def seen(ovs: OvsInstance, datapath: str, probe: Probe) -> Seen:
     """Return the datapath's flows of a probe, each with its packets."""
     dump = ovs.appctl("dpctl/dump-flows", datapath, f"filter={MARKED}")
-    return {(one.match, one.packets) for one in marked_flows(dump, probe)}
+    return {(flow.match, flow.packets) for flow in marked_flows(dump, probe)}
 
 
 def _differs(ovs: OvsInstance, datapath: str, probe: Probe, before: Seen) -> bool:
@@ -92,6 +92,6 @@ def test_probes_have_flows_of_their_own_on_every_node(ovs: OvsInstance, world: W
                 changed = partial(_differs, ovs, datapath, probe, before)
                 wait_until(changed, f"{probe} to be seen on {name}", timeout=10)
                 entries = ovs.appctl("dpctl/dump-conntrack", "-m", "-s", datapath)
-                assert not any(one.answered for one in tracked(entries, probe))
+                assert not any(entry.answered for entry in tracked(entries, probe))
         finally:
             switch.close()

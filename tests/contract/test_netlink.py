@@ -75,13 +75,13 @@ def everything() -> list[Resource]:
     ]
 
 
-def spread(number: int, first: int, last: int, **more: object) -> Rule:
+def spread(number: int, first: int, last: int, **fields: object) -> Rule:
     """Return a rule of those that spread encapsulated packets over WireGuard devices by their source port."""
     values: dict[str, object] = {
         "destination": ip_network("240.0.0.0/4"),
         "protocol": socket.IPPROTO_UDP,
         "source_ports": (first, last),
-        **more,
+        **fields,
     }
     return Rule(priority=299, table=TABLE + number, **values)  # type: ignore[arg-type]
 
@@ -121,12 +121,12 @@ class TestNetlink(BackendContract):
 
     @pytest.fixture
     def case(self, backend: Inside, node: str) -> Case:
-        link, address, neighbour, *rest = everything()
+        link, address, neighbour, *other_resources = everything()
         return Case(
             backend=backend,
             base=(link, address, neighbour),
             pool=(
-                *rest,
+                *other_resources,
                 remote("10.20.0.0/16", source=None),
                 remote("10.20.0.0/16", mtu=1300),
                 Route(table=TABLE, destination=ip_network("10.21.7.7/32"), type=RouteType.THROW),
@@ -204,7 +204,7 @@ def test_the_end_of_the_ports_is_refused(backend: Inside) -> None:
 def test_ipv6_resources_come_back_equal(backend: Inside, node: str) -> None:
     """No part of the backend takes IPv4 for granted."""
     netns.ip(node, "-6", "address", "add", "2001:db8::10/64", "dev", "uplink", "nodad")
-    wanted: list[Resource] = [
+    resources: list[Resource] = [
         Link(name=DEVICE, mtu=1450),
         LinkAddress(device=DEVICE, address=ip_address("fd00:77::1"), prefixlen=128),
         Neighbour(device=DEVICE, address=ip_address("fd00:77::2"), mac="aa:bb:cc:dd:ee:f0"),
@@ -220,9 +220,9 @@ def test_ipv6_resources_come_back_equal(backend: Inside, node: str) -> None:
         Rule(priority=300, table=TABLE, family=6),
         spread(1, 1, 32767, family=6, destination=ip_network("fd00:20::/32")),
     ]
-    make(backend, wanted)
-    assert backend.observe() == as_mapping(wanted)
-    moved = [*wanted[:3], Route(table=TABLE, destination=ip_network("fd00:20::/32"), type=RouteType.THROW)]
+    make(backend, resources)
+    assert backend.observe() == as_mapping(resources)
+    moved = [*resources[:3], Route(table=TABLE, destination=ip_network("fd00:20::/32"), type=RouteType.THROW)]
     make(backend, moved)
     assert backend.observe() == as_mapping(moved)
 
@@ -289,25 +289,25 @@ def test_a_step_outside_of_what_is_ours_is_refused(backend: Inside, node: str) -
 
 def test_a_link_that_went_down_shows_with_all_that_it_lost(backend: Inside, node: str) -> None:
     """The kernel drops the routes of a downed link silently: observe tells, and one repair brings all back."""
-    wanted = everything()
-    make(backend, wanted)
+    resources = everything()
+    make(backend, resources)
     netns.ip(node, "link", "set", DEVICE, "down")
-    seen = backend.observe()
-    assert seen[("0link", DEVICE)] == Link(name=DEVICE, mtu=1450, up=False)
-    assert remote("10.20.0.0/16").key not in seen
-    make(backend, wanted)
-    assert backend.observe() == as_mapping(wanted)
+    observed = backend.observe()
+    assert observed[("0link", DEVICE)] == Link(name=DEVICE, mtu=1450, up=False)
+    assert remote("10.20.0.0/16").key not in observed
+    make(backend, resources)
+    assert backend.observe() == as_mapping(resources)
 
 
 def test_a_device_made_anew_is_configured_again(backend: Inside, node: str) -> None:
     """A device that OVSDB made again under the same name is not taken for the configured one."""
-    wanted = everything()
-    make(backend, wanted)
+    resources = everything()
+    make(backend, resources)
     netns.ip(node, "link", "delete", DEVICE)
     netns.ip(node, "link", "add", DEVICE, "type", "veth", "peer", "name", "bridge")
     assert ("0link", DEVICE) not in backend.observe()
-    make(backend, wanted)
-    assert backend.observe() == as_mapping(wanted)
+    make(backend, resources)
+    assert backend.observe() == as_mapping(resources)
 
 
 @pytest.mark.parametrize(
@@ -338,13 +338,13 @@ def test_what_somebody_changes_shows_as_a_difference_and_is_repaired(
     backend: Inside, node: str, spoil: str
 ) -> None:
     """Altered, added and removed objects under our mark are noticed; one repair leaves the world as asked."""
-    wanted = everything()
-    make(backend, wanted)
+    resources = everything()
+    make(backend, resources)
     before = netns.ip(node, "route", "show", "table", str(TABLE)), netns.ip(node, "rule", "show")
     netns.ip(node, *spoil.split())
-    assert backend.observe() != as_mapping(wanted)
-    make(backend, wanted)
-    assert backend.observe() == as_mapping(wanted)
+    assert backend.observe() != as_mapping(resources)
+    make(backend, resources)
+    assert backend.observe() == as_mapping(resources)
     assert (netns.ip(node, "route", "show", "table", str(TABLE)), netns.ip(node, "rule", "show")) == before
 
 

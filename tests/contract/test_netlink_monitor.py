@@ -49,7 +49,7 @@ def node(fresh_namespace: str) -> str:
     netns.add_veth("pod0", fresh_namespace, "pod1", fresh_namespace)
     netns.add_veth(DEVICE, fresh_namespace, "bridge", fresh_namespace)
     netns.add_address(fresh_namespace, "uplink", "192.0.2.10/24")
-    wanted: list[Resource] = [
+    resources: list[Resource] = [
         Link(name=DEVICE, mtu=1450),
         LinkAddress(device=DEVICE, address=ip_address("169.254.77.1"), prefixlen=32),
         Neighbour(device=DEVICE, address=NEXT_HOP, mac="aa:bb:cc:dd:ee:f0"),
@@ -60,7 +60,7 @@ def node(fresh_namespace: str) -> str:
         fresh_namespace,
         NetlinkBackend(route_tables=(TABLE,), route_protocol=PROTOCOL, devices=(DEVICE,)),
     )
-    make(backend, wanted)
+    make(backend, resources)
     backend.close()
     netns.execute(fresh_namespace, ["nft", "-f", "-"], stdin="add table ip mcagent\nadd table ip other\n")
     return fresh_namespace
@@ -158,11 +158,11 @@ def test_lost_events_wake_for_a_full_observation_and_watching_goes_on(
     """ENOBUFS, which a reader gets that was too slow, leads to new sockets and a wake; later changes wake too."""
     monkeypatch.setattr(connection, "EVENT_BUFFER", 4096)
     opened: list[list[socket.socket]] = []
-    held, go_on, woken = threading.Event(), threading.Event(), threading.Event()
+    event, go_on, woken = threading.Event(), threading.Event(), threading.Event()
 
     def wake() -> None:
-        if not held.is_set():  # hold the thread up once, so that the buffer runs over meanwhile
-            held.set()
+        if not event.is_set():  # hold the thread up once, so that the buffer runs over meanwhile
+            event.set()
             go_on.wait(30)
         else:
             woken.set()
@@ -178,7 +178,7 @@ def test_lost_events_wake_for_a_full_observation_and_watching_goes_on(
     netns.call(node, monitor.start)
     try:
         netns.ip(node, "route", "add", "throw", "10.99.0.0/16", "table", str(TABLE))
-        assert held.wait(WAKE_WITHIN)
+        assert event.wait(WAKE_WITHIN)
         netns.ip_batch(node, [f"route add throw 11.{n}.0.0/16 table {TABLE}" for n in range(200)])
         go_on.set()
         assert woken.wait(WAKE_WITHIN)
@@ -189,7 +189,7 @@ def test_lost_events_wake_for_a_full_observation_and_watching_goes_on(
     finally:
         go_on.set()
         monitor.stop()
-    assert all(one.fileno() == -1 for sockets in opened for one in sockets), "a socket was left open"
+    assert all(sock.fileno() == -1 for sockets in opened for sock in sockets), "a socket was left open"
 
 
 def test_after_any_other_error_watching_begins_anew(node: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +215,7 @@ def test_after_any_other_error_watching_begins_anew(node: str, monkeypatch: pyte
     finally:
         monitor.stop()
     assert len(opened) == 2
-    assert all(one.fileno() == -1 for sockets in opened for one in sockets), "a socket was left open"
+    assert all(sock.fileno() == -1 for sockets in opened for sock in sockets), "a socket was left open"
 
 
 def test_own_changes_of_routes_do_not_wake_and_those_of_others_do(node: str) -> None:

@@ -114,10 +114,10 @@ def handle(backend: Inside, chain_name: str, place: int) -> int:
 
 def test_an_agent_that_starts_again_finds_the_very_texts_that_were_asked_for(backend: Inside) -> None:
     """Everything core asks for comes back equal, also to a backend that never applied it."""
-    wanted = everything()
-    make(backend, wanted)
-    assert backend.observe() == as_mapping(wanted)
-    assert steps_to(anew(backend).observe(), wanted) == []
+    resources = everything()
+    make(backend, resources)
+    assert backend.observe() == as_mapping(resources)
+    assert steps_to(anew(backend).observe(), resources) == []
 
 
 def test_nothing_is_there_before_the_first_step_and_after_the_last(backend: Inside) -> None:
@@ -143,12 +143,12 @@ class TestNft(BackendContract):
         def foreign() -> object:
             return [ruleset(backend, "ip", "mcagent2"), ruleset(backend, "inet", TABLE)]
 
-        base, *rest = everything()
+        base, *other_resources = everything()
         return Case(
             backend=backend,
             base=(base,),
             pool=(
-                *rest,
+                *other_resources,
                 chain("mct_mss", "filter", "forward", -150, f'oifname "mc-gw1" {MSS}'),
                 chain("mct_mss", "filter", "forward", -149, f'oifname "mc-gw1" {MSS}'),
                 chain("mct_out", "route", "output", -150),
@@ -173,12 +173,12 @@ class TestNft(BackendContract):
 def test_elements_come_back_equal_whatever_nft_makes_of_them(backend: Inside, cidrs: Sequence[str]) -> None:
     """Addresses, prefixes and ranges are the same networks."""
     make(backend, everything(*cidrs))
-    seen = anew(backend).observe()[pods().key]
-    assert isinstance(seen, NftSet)
-    flat = [address for network in seen.elements for address in (network[0], network[-1])]
-    wanted = [address for network in networks(*cidrs) for address in (network[0], network[-1])]
-    assert (min(flat), max(flat)) == (min(wanted), max(wanted))
-    assert sum(n.num_addresses for n in seen.elements) == sum(n.num_addresses for n in networks(*cidrs))
+    observed = anew(backend).observe()[pods().key]
+    assert isinstance(observed, NftSet)
+    flat = [address for network in observed.elements for address in (network[0], network[-1])]
+    addresses = [address for network in networks(*cidrs) for address in (network[0], network[-1])]
+    assert (min(flat), max(flat)) == (min(addresses), max(addresses))
+    assert sum(n.num_addresses for n in observed.elements) == sum(n.num_addresses for n in networks(*cidrs))
 
 
 def test_changed_rules_and_elements_replace_the_old_ones(backend: Inside) -> None:
@@ -196,15 +196,15 @@ def test_changed_rules_and_elements_replace_the_old_ones(backend: Inside) -> Non
 
 def test_ten_thousand_elements_come_back_equal(backend: Inside) -> None:
     """A large set is one transaction too."""
-    wanted: list[Resource] = [pods(*(f"10.{n // 256}.{n % 256}.0/25" for n in range(10_000)))]
-    make(backend, wanted)
-    assert backend.observe() == as_mapping(wanted)
+    resources: list[Resource] = [pods(*(f"10.{n // 256}.{n % 256}.0/25" for n in range(10_000)))]
+    make(backend, resources)
+    assert backend.observe() == as_mapping(resources)
 
 
 def test_an_ipv6_table_works_alike(fresh_namespace: str) -> None:
     """The family is a parameter, not an assumption."""
     backend = Inside(fresh_namespace, NftBackend(table=TABLE))
-    wanted: list[Resource] = [
+    resources: list[Resource] = [
         NftSet(table=TABLE, name="mct_pods", elements=networks("fd00::/64", "fd01::1/128"), family="ip6"),
         NftChain(
             table=TABLE,
@@ -216,19 +216,19 @@ def test_an_ipv6_table_works_alike(fresh_namespace: str) -> None:
             family="ip6",
         ),
     ]
-    make(backend, wanted)
-    assert Inside(fresh_namespace, NftBackend(table=TABLE)).observe() == as_mapping(wanted)
+    make(backend, resources)
+    assert Inside(fresh_namespace, NftBackend(table=TABLE)).observe() == as_mapping(resources)
 
 
 def test_the_tables_of_both_families_are_one_backend(fresh_namespace: str) -> None:
     """What keeps tunnel packets in, for gateways of both families; taken away, neither table is left."""
     backend = Inside(fresh_namespace, NftBackend(table=TABLE))
-    wanted = encrypted_netfilter(
+    resources = encrypted_netfilter(
         Config(node_name="g1"), ("mc-wg0", "mc-wg1"), networks("203.0.113.1/32", "2001:db8::/64")
     )
-    make(backend, wanted)
-    assert backend.observe() == as_mapping(wanted)
-    assert {one.family for one in wanted if isinstance(one, NftChain)} == {"ip", "ip6"}
+    make(backend, resources)
+    assert backend.observe() == as_mapping(resources)
+    assert {resource.family for resource in resources if isinstance(resource, NftChain)} == {"ip", "ip6"}
     make(backend, [])
     assert TABLE not in netns.execute(fresh_namespace, ["nft", "list", "tables"]).stdout
 
@@ -254,14 +254,14 @@ def test_the_tables_of_both_families_are_one_backend(fresh_namespace: str) -> No
 )
 def test_what_somebody_changes_shows_as_a_difference_and_is_repaired(backend: Inside, spoil: str) -> None:
     """A missing, altered, extra or reordered rule, element or chain is noticed and put right."""
-    wanted = everything()
-    make(backend, wanted)
+    resources = everything()
+    make(backend, resources)
     nft(backend, spoil.format(first=handle(backend, "mct_pre", 0)) + "\n")
-    seen = backend.observe()
-    assert seen != as_mapping(wanted)
-    assert anew(backend).observe() == seen
-    make(backend, wanted)
-    assert anew(backend).observe() == as_mapping(wanted)
+    observed = backend.observe()
+    assert observed != as_mapping(resources)
+    assert anew(backend).observe() == observed
+    make(backend, resources)
+    assert anew(backend).observe() == as_mapping(resources)
 
 
 def test_reordered_rules_show_as_a_difference(backend: Inside) -> None:
@@ -272,20 +272,20 @@ def test_reordered_rules_show_as_a_difference(backend: Inside) -> None:
     rule = next(line.strip() for line in listing.splitlines() if "oifname" in line)
     nft(backend, f"delete rule ip mcagent mct_mss handle {first}\nadd rule ip mcagent mct_mss {rule}\n")
     key = chain("mct_mss", "filter", "forward", -150).key
-    seen = backend.observe()[key]
-    assert isinstance(seen, NftChain)
-    assert list(seen.rules) == [f'iifname "mc-gw0" {MSS}', f'oifname "mc-gw0" {MSS}']
+    observed = backend.observe()[key]
+    assert isinstance(observed, NftChain)
+    assert list(observed.rules) == [f'iifname "mc-gw0" {MSS}', f'oifname "mc-gw0" {MSS}']
 
 
 def test_a_rule_in_an_unknown_spelling_is_learnt_when_it_is_applied(backend: Inside) -> None:
     """A text that nft lists differently compares equal all the same while the agent runs."""
-    wanted: list[Resource] = [
+    resources: list[Resource] = [
         chain("mct_pre", "filter", "prerouting", -151, "ct mark & 0x1 == 0x1 counter packets 0 bytes 0")
     ]
-    make(backend, wanted)
-    assert backend.observe() == as_mapping(wanted)
+    make(backend, resources)
+    assert backend.observe() == as_mapping(resources)
     nft(backend, "flush chain ip mcagent mct_pre\nadd rule ip mcagent mct_pre counter\n")
-    assert backend.observe() != as_mapping(wanted)
+    assert backend.observe() != as_mapping(resources)
 
 
 @pytest.mark.parametrize(
@@ -305,20 +305,20 @@ def test_a_refused_rule_is_named_and_the_rest_goes_in(backend: Inside, bad: str,
     """The error names chain and rule; the chain stays as it was; set and other chains are done."""
     before = chain("mct_pre", "filter", "prerouting", -151, REPLY)
     make(backend, [before])
-    wanted: list[Resource] = [
+    resources: list[Resource] = [
         chain("mct_pre", "filter", "prerouting", -151, REPLY, bad)
         if isinstance(r, NftChain) and r.name == "mct_pre"
         else r
         for r in everything()
     ]
-    result = backend.apply(steps_to(backend.observe(), wanted))
-    (_, error), *others = result.failed
-    assert others == []
+    result = backend.apply(steps_to(backend.observe(), resources))
+    (_, error), *other_failures = result.failed
+    assert other_failures == []
     assert "chain mct_pre" in str(error)
     assert "rule 2" in str(error)
     assert words in str(error)
-    rest = [r for r in wanted if r.key != before.key]
-    assert backend.observe() == as_mapping([before, *rest])
+    other_resources = [r for r in resources if r.key != before.key]
+    assert backend.observe() == as_mapping([before, *other_resources])
 
 
 def test_a_step_outside_of_our_table_is_refused(backend: Inside) -> None:
@@ -373,9 +373,9 @@ def test_shares_of_imported_services_are_found_again(backend: Inside, by_client:
             shares=tuple(zip(ends, many, strict=False)),
         )
         rules = service_rules(ServiceShares(ports=(port,), own=(many[0][0],)), config)
-        wanted = list(fragment({"default/web": rules}, config).resources)
-        make(backend, wanted)
-        assert anew(backend).observe() == as_mapping(wanted)
+        resources = list(fragment({"default/web": rules}, config).resources)
+        make(backend, resources)
+        assert anew(backend).observe() == as_mapping(resources)
 
 
 def test_many_imported_services_come_change_and_go(backend: Inside) -> None:
@@ -383,14 +383,14 @@ def test_many_imported_services_come_change_and_go(backend: Inside) -> None:
     config = Config(node_name="a1")
 
     def resources(numbers: Iterable[int], port: int = 80) -> list[Resource]:
-        found = {}
+        names = {}
         for number in numbers:
             address = ip_address(f"10.96.{37 * (number % 7)}.{number // 7 + 100}")
             end = (SLOTS, (ip_address("10.244.1.2"), 8080))
             shares = PortShares(address=address, protocol="tcp", port=port, by_client=False, shares=(end,))
-            found[f"default/s{number}"] = service_rules(ServiceShares(ports=(shares,)), config)
-        return list(fragment(found, config).resources)
+            names[f"default/s{number}"] = service_rules(ServiceShares(ports=(shares,)), config)
+        return list(fragment(names, config).resources)
 
-    for wanted in (resources(range(600)), resources(range(599), 81), resources([7]), resources([])):
-        make(backend, wanted)
-        assert anew(backend).observe() == as_mapping(wanted)
+    for all_resources in (resources(range(600)), resources(range(599), 81), resources([7]), resources([])):
+        make(backend, all_resources)
+        assert anew(backend).observe() == as_mapping(all_resources)

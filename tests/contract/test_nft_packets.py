@@ -1,68 +1,36 @@
-"""Packets through a Node's kernel with our routes and chains: a Pod, the host port, and the underlay.
-
-pod 10.244.1.2 -- node -- mc-gw0 -- far 10.245.0.2 and 198.51.100.7 (where the bridge would be)
-                    `--- uplink --- lan 192.0.2.1 (default route)
-"""
+"""Packets through a Node's kernel with our routes and chains: a Pod, the host port, and the underlay."""
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 
 import pytest
 
 from devtools.nodes import netns
-from mcagent.core.addresses.underlay import mapped_addresses
 from mcagent.core.fragments.kernel import netfilter
 from mcagent.core.fragments.quoted import quoted_addresses, quoted_prefixes, quoted_rules
-from mcagent.dataplane.netlink.backend import NetlinkBackend
-from mcagent.dataplane.nft.backend import NftBackend
 from mcagent.model.config import Config
 from mcagent.model.dataplane.resources import (
-    Link,
-    LinkAddress,
-    Neighbour,
     NftChain,
     NftSet,
     Resource,
-    Route,
-    Rule,
 )
 from mcagent.model.net import PodPrefix
 from mcagent.model.node_state import AcceptedCluster
 from mcagent.model.plan import Step
-from tests.contract.inside import Inside, make
+from tests.contract.inside import make
+from tests.worlds.kernel_node import FAR, GATEWAY, LAN, MAPPED, MTU, NODE, POD, Wires, udp_socket, wires
 
+__all__ = ["wires"]  # fixtures
 pytestmark = pytest.mark.contract
 
 PODS = "10.244.0.0/16"
-POD, NODE, FAR, GATEWAY, LAN = "10.244.1.2", "192.0.2.10", "10.245.0.2", "198.51.100.7", "192.0.2.1"
 OTHER_POD = "10.244.2.2"  # of another Node
-NEXT_HOP = ip_address("169.254.77.2")
-MAPPED = str(next(mapped_addresses(ip_address(GATEWAY))))
-MTU = 1400  # of mc-gw0; every other device has 1500
 MSS = "tcp flags & (syn|rst) == syn tcp option maxseg size set rt mtu"
-
-KERNEL: list[Resource] = [
-    Link(name="mc-gw0", mtu=MTU),
-    LinkAddress(device="mc-gw0", address=ip_address("169.254.77.1"), prefixlen=32),
-    Neighbour(device="mc-gw0", address=NEXT_HOP, mac="aa:bb:cc:dd:ee:f0"),
-    Route(
-        table=28003,
-        destination=ip_network("10.245.0.0/16"),
-        device="mc-gw0",
-        via=NEXT_HOP,
-        source=ip_address(NODE),
-    ),
-    Route(table=28003, destination=ip_network(MAPPED), device="mc-gw0", via=NEXT_HOP, source=ip_address(NODE)),
-    Rule(priority=300, table=28003),
-]
 
 
 def chain(name: str, type_: str, hook: str, priority: int, *rules: str) -> NftChain:
@@ -70,72 +38,14 @@ def chain(name: str, type_: str, hook: str, priority: int, *rules: str) -> NftCh
     return NftChain(table="mcagent", name=name, type=type_, hook=hook, priority=priority, rules=rules)
 
 
-def pods(*more: str) -> NftSet:
+def pods(*cidrs: str) -> NftSet:
     """Return the set of Pod networks, with more of them if asked for."""
-    elements = tuple(ip_network(cidr) for cidr in (*more, PODS))
+    elements = tuple(ip_network(cidr) for cidr in (*cidrs, PODS))
     return NftSet(table="mcagent", name="mct_pods", elements=elements)
 
 
 IDENTITY = chain("mct_post", "nat", "postrouting", 99, 'oifname "mc-gw0" ip saddr @mct_pods snat to ip saddr')
 CLAMP = chain("mct_mss", "filter", "forward", -150, f'oifname "mc-gw0" {MSS}', f'iifname "mc-gw0" {MSS}')
-
-
-@dataclass(frozen=True)
-class Wires:
-    """The four namespaces, and the nft backend of the Node."""
-
-    pod: str
-    node: str
-    far: str
-    lan: str
-    nft: Inside
-
-    def udp(self, namespace: str, address: str, port: int = 0) -> socket.socket:
-        """Return a UDP socket of a namespace; it is closed with the fixture that owns it."""
-        return netns.call(namespace, lambda: _udp(address, port))
-
-
-def _udp(address: str, port: int) -> socket.socket:
-    one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    one.settimeout(2)
-    one.bind((address, port))
-    return one
-
-
-@pytest.fixture
-def wires() -> Iterator[Wires]:
-    """Give the wiring of the picture above, with our links, routes and rules but no chains yet."""
-    names = {part: f"mct{os.getpid()}-{part}" for part in ("pod", "node", "far", "lan")}
-    pod, node, far, lan = names.values()
-    try:
-        for name in names.values():
-            netns.create(name)
-        netns.add_veth("eth0", pod, "veth0", node)
-        netns.add_veth("mc-gw0", node, "far0", far)
-        netns.add_veth("uplink", node, "lan0", lan)
-        netns.ip(far, "link", "set", "far0", "address", str(KERNEL[2].mac))  # type: ignore[union-attr]
-        netns.ip(node, "link", "set", "mc-gw0", "address", "0a:6d:63:00:00:01")
-        for namespace, device, address in (
-            (pod, "eth0", f"{POD}/24"),
-            (node, "veth0", "10.244.1.1/24"),
-            (node, "uplink", f"{NODE}/24"),
-            (far, "far0", f"{FAR}/32"),
-            (far, "far0", f"{MAPPED}/32"),
-            (lan, "lan0", f"{LAN}/24"),
-        ):
-            netns.add_address(namespace, device, address)
-        netns.ip(pod, "route", "add", "default", "via", "10.244.1.1")
-        netns.ip(node, "route", "add", "default", "via", LAN)
-        netns.ip(far, "neigh", "add", "169.254.77.1", "lladdr", "0a:6d:63:00:00:01", "dev", "far0")
-        netns.ip(far, "route", "add", "default", "via", "169.254.77.1", "dev", "far0", "onlink")
-        netns.execute(node, ["sysctl", "-qw", "net.ipv4.ip_forward=1"])
-        kernel = Inside(node, NetlinkBackend(route_tables=(28003,), route_protocol=111, devices=("mc-gw0",)))
-        make(kernel, KERNEL)
-        kernel.close()
-        yield Wires(pod, node, far, lan, Inside(node, NftBackend(table="mcagent")))
-    finally:
-        for name in names.values():
-            netns.delete(name)
 
 
 def source_seen(wires: Wires, where: str, address: str) -> tuple[str, int]:
@@ -238,14 +148,14 @@ def test_a_reply_arrives_by_the_device_by_which_the_request_left(
     make(wires.nft, netfilter(settings, (ip_network(PODS),), (ip_address(NODE),)))
     with (
         wires.udp(getattr(wires, client), source) as asking,
-        wires.udp(wires.lan, server, 123) as asked,
+        wires.udp(wires.lan, server, 123) as sock,
         wires.udp(wires.far, server, 123) as forging,
     ):
         asking.sendto(b"ask", (server, 123))
-        peer = asked.recvfrom(16)[1]
+        peer = sock.recvfrom(16)[1]
         assert peer[0] == NODE
         forging.sendto(b"forged", peer)
-        asked.sendto(b"answer", peer)
+        sock.sendto(b"answer", peer)
         assert asking.recvfrom(16) == (b"answer", (server, 123))
 
 
@@ -257,10 +167,10 @@ def test_replies_of_another_cluster_arrive(wires: Wires, client: str, exposed: b
     make(wires.nft, netfilter(settings, (ip_network(PODS),), (ip_address(NODE),)))
     with (
         wires.udp(getattr(wires, client), NODE if client == "node" else POD) as asking,
-        wires.udp(wires.far, FAR, 123) as asked,
+        wires.udp(wires.far, FAR, 123) as sock,
     ):
         asking.sendto(b"ask", (FAR, 123))
-        asked.sendto(b"answer", asked.recvfrom(16)[1])
+        sock.sendto(b"answer", sock.recvfrom(16)[1])
         assert asking.recvfrom(16) == (b"answer", (FAR, 123))
 
 
@@ -368,7 +278,7 @@ def test_the_segment_size_is_clamped_in_both_directions(wires: Wires) -> None:
             client = netns.call(wires.pod, lambda: socket.create_connection((FAR, 5000), 2))
             peer, _ = server.accept()
             with client, peer:
-                both = tuple(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) for one in (client, peer))
+                both = tuple(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) for sock in (client, peer))
                 return both[0], both[1]
 
     assert min(segment_sizes()) > MTU - 40, "segments are small enough without a clamp: the test shows nothing"
@@ -389,7 +299,7 @@ def test_filling_the_table_again_under_traffic_loses_and_masquerades_nothing(wir
     def rewrite() -> None:
         results.extend(len(wires.nft.apply(steps).failed) for _ in range(20))
 
-    probes = netns.call(wires.pod, lambda: [_udp(POD, 0) for _ in range(800)])
+    probes = netns.call(wires.pod, lambda: [udp_socket(POD, 0) for _ in range(800)])
     rewriter = threading.Thread(target=rewrite)
     seen: dict[int, str] = {}
     sent = 0

@@ -11,7 +11,7 @@ from mcagent.core.fragments.kernel import REJECT_MACS, REJECTED, netfilter
 from mcagent.dataplane.nft.backend import NftBackend
 from mcagent.model.config import Config
 from tests.contract.inside import make
-from tests.contract.test_nft_packets import FAR, MAPPED, POD, Wires, wires
+from tests.worlds.kernel_node import FAR, MAPPED, POD, Wires, wires
 
 __all__ = ["wires"]
 pytestmark = pytest.mark.contract

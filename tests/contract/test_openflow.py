@@ -111,9 +111,9 @@ def test_groups_and_flows_in_any_order_are_one_valid_bundle(backend: OpenFlowBac
         group_id=3,
         body="type=ff,bucket=bucket_id:1,watch_port:5,actions=group:9,bucket=bucket_id:2,watch_group:2,actions=group:2",
     )
-    wanted: list[Resource] = [flow(1, actions="group:3"), chained, group(2, 6), group(9, 5)]
-    make(backend, wanted)
-    assert backend.observe() == as_mapping(wanted)
+    resources: list[Resource] = [flow(1, actions="group:3"), chained, group(2, 6), group(9, 5)]
+    make(backend, resources)
+    assert backend.observe() == as_mapping(resources)
     result = backend.apply(list(reversed(steps_to(backend.observe(), []))))
     assert not result.failed
     assert backend.observe() == {}
@@ -158,9 +158,9 @@ def test_counters_are_summed_by_cookie(backend: OpenFlowBackend, ovs: OvsInstanc
     for _ in range(2):
         ovs.ofctl("packet-out", backend.socket, f"in_port=CONTROLLER,packet={PACKET},actions=resubmit(,0)")
     wait_until(lambda: backend.flow_stats()[COOKIE | 1] == 2, "the packets to be counted")
-    found = backend.flow_stats()
-    assert set(found) == {COOKIE | 1, COOKIE | 3}
-    assert found[COOKIE | 3] == 0
+    stats = backend.flow_stats()
+    assert set(stats) == {COOKIE | 1, COOKIE | 3}
+    assert stats[COOKIE | 3] == 0
 
 
 def test_reading_starts_two_processes(backend: OpenFlowBackend, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,8 +201,8 @@ def test_packets_of_some_cookies_are_counted_without_a_process(
 
 def test_packets_go_through_the_flows_as_if_they_came_by_a_port(backend: OpenFlowBackend) -> None:
     """However many: all were taken in when the call returns; a bridge that is not there is an error."""
-    wanted = [flow(n, table=0, match=f"ip,in_port={port}", actions="drop") for n, port in ((1, 7), (2, 8))]
-    make(backend, wanted)
+    flows = [flow(n, table=0, match=f"ip,in_port={port}", actions="drop") for n, port in ((1, 7), (2, 8))]
+    make(backend, flows)
     backend.send(7, [bytes.fromhex(PACKET)] * 300)
     wait_until(lambda: backend.flow_stats()[COOKIE | 1] == 300, "the packets to be counted")
     assert backend.flow_stats()[COOKIE | 2] == 0
@@ -262,13 +262,13 @@ def test_packets_meet_all_of_a_stage_or_nothing(backend: OpenFlowBackend) -> Non
     after: list[Resource] = [group(1, 5), *(flow(number) for number in range(1000))]
     make(backend, before)
     steps = steps_to(backend.observe(), after)
-    seen: list[bool] = []
+    arrivals: list[bool] = []
     ended = threading.Event()
 
     def look() -> None:
         while not ended.is_set():
-            found = backend.observe()
-            seen.append(found in (as_mapping(before), as_mapping(after)))
+            observed = backend.observe()
+            arrivals.append(observed in (as_mapping(before), as_mapping(after)))
 
     thread = threading.Thread(target=look)
     thread.start()
@@ -277,8 +277,8 @@ def test_packets_meet_all_of_a_stage_or_nothing(backend: OpenFlowBackend) -> Non
     finally:
         ended.set()
         thread.join()
-    assert seen
-    assert all(seen)
+    assert arrivals
+    assert all(arrivals)
 
 
 def test_without_a_bridge_there_is_nothing_and_nothing_can_be_applied(ovs: OvsInstance) -> None:
@@ -321,16 +321,16 @@ def test_meters_come_before_the_flows_that_use_them_and_go_after_them(
     """They are found again, changed under the flows that use them, and removed with these in one call."""
     meters = [MeterEntry(meter_id=number, rate=10, burst=20) for number in (1, 2, 65535)]
     metered = flow(1, actions="meter:65535,goto_table:50")
-    wanted: list[Resource] = [metered, *meters]
-    assert not backend.apply(adds(*wanted)).failed
-    assert backend.observe() == as_mapping(wanted)
+    resources: list[Resource] = [metered, *meters]
+    assert not backend.apply(adds(*resources)).failed
+    assert backend.observe() == as_mapping(resources)
     changed: list[Resource] = [metered, *meters[:2], replace(meters[2], rate=11)]
     assert not backend.apply(steps_to(backend.observe(), changed)).failed
     assert backend.observe() == as_mapping(changed)
     assert backend.over_limit() == 0
     ovs.ofctl("mod-meter", backend.socket, "meter=2 kbps bands=type=drop rate=5")
-    found = backend.observe()
-    assert not backend.apply(steps_to(found, changed)).failed
+    observed = backend.observe()
+    assert not backend.apply(steps_to(observed, changed)).failed
     assert backend.observe() == as_mapping(changed)
     assert not backend.apply(steps_to(backend.observe(), [])).failed
     assert backend.observe() == {}
@@ -370,7 +370,7 @@ def test_a_datapath_without_meters_is_one_problem(
 
     monkeypatch.setattr(backend, "_dump", answer)
     bad = [MeterEntry(meter_id=0xFFFF_FFF0 + number, rate=10, burst=20) for number in range(3)]
-    metered = [flow(one.meter_id & 0xF, actions=f"meter:{one.meter_id},goto_table:50") for one in bad]
+    metered = [flow(meter.meter_id & 0xF, actions=f"meter:{meter.meter_id},goto_table:50") for meter in bad]
     result = backend.apply(adds(*bad, *metered, *BASE, flow(9)))
     assert backend.observe() == as_mapping([*BASE, flow(9)])
     assert {step.new for step, _ in result.failed} == {*bad, *metered}
@@ -382,12 +382,12 @@ def test_a_datapath_without_meters_is_one_problem(
 @pytest.mark.timing
 def test_ten_thousand_flows_are_written_and_read_in_little_time(backend: OpenFlowBackend) -> None:
     """Generous bounds: what matters is that neither grows faster than the number of flows."""
-    wanted: list[Resource] = [group(1, 5), *(flow(number) for number in range(10_000))]
-    steps = adds(*wanted)
+    resources: list[Resource] = [group(1, 5), *(flow(number) for number in range(10_000))]
+    steps = adds(*resources)
     begin = time.monotonic()
     assert not backend.apply(steps).failed
     applied = time.monotonic()
-    assert len(backend.observe()) == len(wanted)
+    assert len(backend.observe()) == len(resources)
     observed = time.monotonic()
     print(f"apply {applied - begin:.3f} s, observe {observed - applied:.3f} s")
     assert observed - begin < 10

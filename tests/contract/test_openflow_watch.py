@@ -38,16 +38,16 @@ class Watched:
     heard: list[float] = field(default_factory=list)
     settled: list[float] = field(default_factory=list)
 
-    def make(self, wanted: list[Resource]) -> None:
+    def make(self, resources: list[Resource]) -> None:
         """Apply, and wait until the watch knows that it was us."""
         before = len(self.settled)
-        make(self.backend, wanted)
+        make(self.backend, resources)
         wait_until(lambda: len(self.settled) > before, "the watch to have counted our changes")
 
     def by_hand(self, *args: str) -> None:
         """Do something to the bridge."""
-        command, *rest = args
-        self.ovs.ofctl(command, self.backend.socket, *rest)
+        command, *other_arguments = args
+        self.ovs.ofctl(command, self.backend.socket, *other_arguments)
 
 
 @pytest.fixture
@@ -58,20 +58,20 @@ def watched(ovs: OvsInstance, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch
     backend = OpenFlowBackend(make_bridge(ovs))
     ovs.ofctl("del-flows", backend.socket)
     ovs.ofctl("del-groups", backend.socket)
-    found = Watched(backend=backend, ovs=ovs)
+    watched_bridge = Watched(backend=backend, ovs=ovs)
     prepare = Ofctl.prepare
 
     def settled(ofctl: Ofctl) -> None:
         prepare(ofctl)
-        found.settled.append(time.monotonic())
+        watched_bridge.settled.append(time.monotonic())
 
     monkeypatch.setattr(Ofctl, "prepare", settled)
-    backend.watch(*[lambda: found.heard.append(time.monotonic())] * 2)
+    backend.watch(*[lambda: watched_bridge.heard.append(time.monotonic())] * 2)
     try:
-        wait_until(lambda: found.heard and found.settled, "first word of the connection")
-        found.make(HELD)
-        found.heard.clear()
-        yield found
+        wait_until(lambda: watched_bridge.heard and watched_bridge.settled, "first word of the connection")
+        watched_bridge.make(HELD)
+        watched_bridge.heard.clear()
+        yield watched_bridge
     finally:
         backend.close()
 
@@ -86,13 +86,13 @@ def test_our_own_changes_are_no_news(watched: Watched) -> None:
     changes: tuple[list[Resource], ...] = (
         [],
         HELD,
-        [group(1, 5), *(replace(one, actions="drop") for one in FLOWS)],
+        [group(1, 5), *(replace(changed_flow, actions="drop") for changed_flow in FLOWS)],
         [group(1, 5, 6), group(2, 7), *(flow(number, priority=9) for number in range(3))],
         [group(2, 7), *(flow(number, actions="drop", cookie=COOKIE | 99) for number in range(2))],
         HELD,
     )
-    for wanted in changes:
-        watched.make(wanted)
+    for change_lists in changes:
+        watched.make(change_lists)
     refused = flow(77, actions="group:4711")
     before = len(watched.settled)
     assert len(watched.backend.apply(adds(refused, flow(78, actions="drop"))).failed) == 1
@@ -177,7 +177,7 @@ def test_a_process_waits_for_the_next_bundle_and_its_death_does_no_harm(watched:
     watched.make([*HELD, flow(301)])
     third = ofctl._prepared
     many = [flow(number) for number in range(1000, 3000)]
-    assert sum(len(one.actions) for one in many) > PIPE_SIZE // 2
+    assert sum(len(changed_flow.actions) for changed_flow in many) > PIPE_SIZE // 2
     watched.make([*HELD, *many])
     assert third is not None
     assert third.poll() is None

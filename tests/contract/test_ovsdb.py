@@ -130,9 +130,9 @@ def test_the_order_of_gateways_is_kept_in_the_bridge(backend: OvsdbBackend, ovs:
     ovs.vsctl("set", "bridge", "br-mc", "external_ids:theirs=1")
     uuid = columns(ovs, "bridge", "br-mc", "_uuid")
     for order in (("node-2", "node-1", "10.0.0.7"), ("10.0.0.7",), ()):
-        wanted = as_mapping([replace(BRIDGE, active_order=order)])
-        assert not backend.apply(steps_to(backend.observe(), list(wanted.values()))).failed
-        assert backend.observe() == wanted
+        observed_bridge = as_mapping([replace(BRIDGE, active_order=order)])
+        assert not backend.apply(steps_to(backend.observe(), list(observed_bridge.values()))).failed
+        assert backend.observe() == observed_bridge
         assert columns(ovs, "bridge", "br-mc", "external_ids:theirs", "_uuid") == ['"1"', *uuid]
 
 
@@ -193,18 +193,18 @@ def test_what_somebody_changed_is_noticed_and_put_right(
     backend: OvsdbBackend, ovs: OvsInstance, command: tuple[str, ...]
 ) -> None:
     """Every change shows as something to do, wakes who watches, and doing it leads back."""
-    wanted: list[Resource] = [BRIDGE, HOST_PORT, tunnel(2, bfd=BFD), tunnel(3)]
-    make(backend, wanted)
+    resources: list[Resource] = [BRIDGE, HOST_PORT, tunnel(2, bfd=BFD), tunnel(3)]
+    make(backend, resources)
     woken = threading.Event()
     backend.watch(woken.set)
     wait_until(woken.is_set, "first word of the connection")
-    assert backend.observe() == as_mapping(wanted)
+    assert backend.observe() == as_mapping(resources)
     woken.clear()
     ovs.vsctl(*command)
     wait_until(woken.is_set, "word of the change", timeout=2)
-    assert backend.observe() != as_mapping(wanted)
-    make(backend, wanted)
-    assert backend.observe() == as_mapping(wanted)
+    assert backend.observe() != as_mapping(resources)
+    make(backend, resources)
+    assert backend.observe() == as_mapping(resources)
 
 
 def test_own_changes_wake_nobody(backend: OvsdbBackend, ovs: OvsInstance) -> None:
@@ -259,8 +259,8 @@ def test_the_backend_works_again_when_ovsdb_server_is_back(fresh_ovs: OvsInstanc
     """The outage is told with the socket's path, its end wakes the loop, and the world is as it was."""
     backend = OvsdbBackend(fresh_ovs.socket)
     try:
-        wanted: list[Resource] = [BRIDGE, HOST_PORT, tunnel(2)]
-        make(backend, wanted)
+        resources: list[Resource] = [BRIDGE, HOST_PORT, tunnel(2)]
+        make(backend, resources)
         heard: list[bool] = []
         backend.watch(lambda: heard.append(True))
         wait_until(lambda: heard, "first word of the connection")
@@ -273,8 +273,8 @@ def test_the_backend_works_again_when_ovsdb_server_is_back(fresh_ovs: OvsInstanc
         heard.clear()
         fresh_ovs.start_ovsdb()
         wait_until(lambda: heard, "word of its end", timeout=5)
-        assert backend.observe() == as_mapping(wanted)
-        make(backend, [*wanted, tunnel(3)])
+        assert backend.observe() == as_mapping(resources)
+        make(backend, [*resources, tunnel(3)])
     finally:
         backend.close()
 
@@ -345,17 +345,17 @@ def test_the_drain_flag_is_kept_in_the_bridge(backend: OvsdbBackend, ovs: OvsIns
 def test_the_unit_before_vswitchd_lets_our_tunnels_say_path_down(backend: OvsdbBackend, ovs: OvsInstance) -> None:
     """One transaction (systemd/), on what is ours and speaks BFD; the agent finds it and takes it back."""
     up = replace(BFD, cpath_down=False)
-    wanted: list[Resource] = [BRIDGE, HOST_PORT, tunnel(2, bfd=up), tunnel(3)]
-    make(backend, wanted)
+    resources: list[Resource] = [BRIDGE, HOST_PORT, tunnel(2, bfd=up), tunnel(3)]
+    make(backend, resources)
     foreign = ["type=geneve", "options:remote_ip=192.0.2.99", "options:key=7", "bfd:enable=true"]
     ovs.vsctl("add-port", BRIDGE.name, "theirs", "--", "set", "interface", "theirs", *foreign)
     (line,) = [one for one in UNIT.read_text().splitlines() if one.startswith("ExecStart=")]
     argv = shlex.split(line.removeprefix("ExecStart=-").replace("unix:/run/openvswitch/db.sock", ovs.socket))
     argv[0] = shutil.which("ovsdb-client") or argv[0]
     assert json.loads(netns.run(argv).stdout) == [{"count": 1}]
-    found = backend.observe()
+    observed = backend.observe()
     down = replace(tunnel(2, bfd=up), bfd=replace(up, cpath_down=True))
-    assert found == as_mapping([BRIDGE, HOST_PORT, down, tunnel(3)])
+    assert observed == as_mapping([BRIDGE, HOST_PORT, down, tunnel(3)])
     assert columns(ovs, "interface", "theirs", "bfd") == ['{enable="true"}']
-    assert not backend.apply(steps_to(found, wanted)).failed
-    assert backend.observe() == as_mapping(wanted)
+    assert not backend.apply(steps_to(observed, resources)).failed
+    assert backend.observe() == as_mapping(resources)

@@ -11,7 +11,7 @@ from devtools.nodes.ovs import OvsInstance
 from flows.parse import parse_flow, parse_group
 from flows.pipeline import PIPELINE
 from flows.text import is_group_line, parse_flow_line, parse_group_line
-from tests import small_topology as small
+from tests.worlds import small_topology as small
 
 pytestmark = [pytest.mark.contract, pytest.mark.datapath]
 
@@ -75,5 +75,5 @@ def test_the_bridge_holds_nothing_that_is_not_ours(ovs: OvsInstance, clean: str)
     lines.append("table=3,priority=1,cookie=0x1234,actions=drop")
     ovs.ofctl("add-flows", clean, "-", stdin="\n".join(lines) + "\n")
     value, mask = PIPELINE.cookies.mask
-    ours = ovs.ofctl("--no-stats", "dump-flows", clean, f"cookie={value:#x}/{mask:#x}").splitlines()
-    assert len([line for line in ours if "actions=" in line]) == len(lines) - 1
+    own_lines = ovs.ofctl("--no-stats", "dump-flows", clean, f"cookie={value:#x}/{mask:#x}").splitlines()
+    assert len([line for line in own_lines if "actions=" in line]) == len(lines) - 1

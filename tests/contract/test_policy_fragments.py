@@ -23,11 +23,11 @@ from flows.pipeline import (
     PolicyVerdict,
 )
 from flows.simulator import Datapath
-from tests import policy_switch
 from tests.attacks import packets, tunnel_packets
 from tests.contract.real_switch import BRIDGE, TRACKING, RealSwitch
-from tests.policies import CLUSTERS, PODS, Policies
-from tests.policy_switch import EXITS, flows_of
+from tests.worlds import policy_switch
+from tests.worlds.policies import CLUSTERS, PODS, Policies
+from tests.worlds.policy_switch import EXITS, flows_of
 
 pytestmark = [pytest.mark.contract, pytest.mark.datapath]
 
@@ -108,9 +108,9 @@ def arrived(switch: RealSwitch, direction: PolicyDirection, pod: IPv4Address, po
             tunnel_packets.ipv4(source, destination, last, ident=next(IDENTS)),
         )
     ]
-    left = switch.forward(1 if outwards else 10 + CLUSTERS[0], frames)
-    assert {number for number, _ in left} <= {ALLOWED}
-    pieces = [frame[14:] for _, frame in left]
+    received = switch.forward(1 if outwards else 10 + CLUSTERS[0], frames)
+    assert {number for number, _ in received} <= {ALLOWED}
+    pieces = [frame[14:] for _, frame in received]
     if not any(int.from_bytes(piece[6:8]) & 0x1FFF == 0 for piece in pieces):
         return 0
     return sum(len(piece) - 20 for piece in pieces)

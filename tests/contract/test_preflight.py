@@ -36,9 +36,9 @@ def test_a_node_is_examined_as_it_is(fresh_namespace: str, capsys: pytest.Captur
     set_sysctl(node, {"net/ipv4/ip_forward": "0"})
 
     def bound() -> socket.socket:
-        taken = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        taken.bind(("0.0.0.0", 6081))
-        return taken
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        sock.bind(("0.0.0.0", 6081))
+        return sock
 
     with netns.call(node, bound):
         assert _reasons(node, capsys)[:2] == (1, {"NotForwarding", "PortInUse", "MtuSmall"})

@@ -23,7 +23,7 @@ from mcagent.trace.whatif.assumptions import facts_unseen
 from tests.contract.ovs_values import DATAPATH
 from tests.contract.real_switch import BRIDGE, RealSwitch
 from tests.properties import REAL
-from tests.unit.core_inputs import (
+from tests.worlds.core_inputs import (
     HOME,
     cluster,
     config,
@@ -116,8 +116,8 @@ def test_simulated_pages_are_those_of_the_switch(
     try:
         for _ in range(40):
             probe = data.draw(probes(node))
-            kept = both(probe).committed
-            mark, label = (kept[-1].mark, kept[-1].label) if kept else (0, 0)
+            commits = both(probe).committed
+            mark, label = (commits[-1].mark, commits[-1].label) if commits else (0, 0)
             both(replace(data.draw(probes(node)), reply=True, mark=mark, label=label))
     finally:
         switch.close()

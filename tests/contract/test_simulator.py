@@ -20,10 +20,10 @@ from flows.simulator import ConnectionTable, Datapath, Packet, SwitchWalk
 from flows.simulator.packet import ACK, RST, SYN
 from tests.contract.ovs_values import DATAPATH
 from tests.contract.real_switch import TRACKING, RealSwitch, frame, known
-from tests.conversations import Call, calls, exchange
 from tests.properties import REAL
-from tests.topologies import ZONES, World, from_kernel, worlds
 from tests.unit.test_pipeline_isolation import strange
+from tests.worlds.conversations import Call, calls, exchange
+from tests.worlds.topologies import ZONES, World, from_kernel, worlds
 
 pytestmark = [pytest.mark.contract, pytest.mark.datapath]
 
@@ -95,8 +95,8 @@ def request(world: World, seed: int) -> tuple[World, str, SwitchWalk, tuple[Swit
         gateway = next(n for n in opened.there.path if world.nodes[n].gateway and n[0] == call.cluster)
         if gateway == opened.node:
             continue
-        lost = opened.network.forgetting(ZONES.service, gateway)
-        later = exchange(world, lost, call, call.later).there.walks
+        forgetful = opened.network.forgetting(ZONES.service, gateway)
+        later = exchange(world, forgetful, call, call.later).there.walks
         first, *_ = (walk for name, walk in opened.there.walks if name == gateway)
         return world, gateway, first, tuple(walk for name, walk in later if name == gateway)
     return reject()
@@ -104,7 +104,7 @@ def request(world: World, seed: int) -> tuple[World, str, SwitchWalk, tuple[Swit
 
 def translated(switch: RealSwitch) -> list[tuple[str, ...]]:
     """Return what conntrack expects as replies to connections of Services."""
-    return [one.reply for one in switch.connections() if one.zone == ZONES.service]
+    return [connection.reply for connection in switch.connections() if connection.zone == ZONES.service]
 
 
 @pytest.mark.timing

@@ -11,7 +11,7 @@ from flows.parse import parse_flow, parse_group
 from flows.text import parse_flow_line, parse_group_line
 from tests.contract.real_switch import RealSwitch
 from tests.properties import COSTLY
-from tests.topologies import World, worlds
+from tests.worlds.topologies import World, worlds
 
 pytestmark = pytest.mark.contract
 

@@ -1,16 +1,11 @@
-"""The guard of tunnels in the kernel: what a Node forwards and takes, as a router of others and as a victim.
-
-pod 10.244.1.2 -- node 192.0.2.10 -- uplink -- peer 192.0.2.1, the way to far 198.51.100.7 (a peer, too)
-                     `-- side (no route but its own subnet) -- router 203.0.113.1
-"""
+"""The guard of tunnels in the kernel: what a Node forwards and takes, as a router of others and as a victim."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import socket
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from ipaddress import IPv4Address, ip_address, ip_network
 
 import pytest
@@ -26,23 +21,27 @@ from mcagent.core.fragments.tunnel_guard import (
     guard,
 )
 from mcagent.dataplane.nft.backend import NftBackend
-from mcagent.model.config import Config, TrafficEncryption
 from mcagent.model.dataplane.resources import NftSet, Resource
 from tests.attacks import tunnel_packets as packets
 from tests.attacks.tunnel_packets import GENEVE
 from tests.contract.inside import Inside, as_mapping, make, steps_to
+from tests.worlds.guarded_node import (
+    CONFIG,
+    DEVICES,
+    FAR,
+    NODE,
+    OTHER,
+    PEER,
+    PEERS,
+    POD,
+    Wires,
+    udp_listener,
+    wires,
+)
 
+__all__ = ["wires"]  # fixtures
 pytestmark = [pytest.mark.contract, pytest.mark.datapath]
 
-POD, NODE, PEER, FAR = (IPv4Address(a) for a in ("10.244.1.2", "192.0.2.10", "192.0.2.1", "198.51.100.7"))
-OTHER = IPv4Address("192.0.2.12")  # a peer, too, that is not there
-PEERS = TunnelPeers(
-    version=4,
-    addresses=tuple(ip_network(a) for a in (PEER, NODE, OTHER, FAR)),
-    on_link=(ip_network(PEER),),
-    own_ends=(ip_network(NODE),),
-    wireguard=((PEER, 51821), (FAR, 53)),
-)
 PEERS6 = TunnelPeers(
     version=6,
     addresses=(ip_network("2001:db8::1"),),
@@ -50,103 +49,16 @@ PEERS6 = TunnelPeers(
     own_ends=(ip_network("2001:db8::2"),),
     wireguard=((ip_address("2001:db8::1"), 51821),),
 )
-CONFIG = Config(node_name="n", encryption=TrafficEncryption.WIREGUARD)
-DEVICES = ("mc-wg0",)  # of WireGuard
-
-
-@dataclass(frozen=True)
-class Wires:
-    """The namespaces, and the nft backend of the Node."""
-
-    pod: str
-    node: str
-    peer: str
-    nft: Inside
-
-    def guarded(self, config: Config = CONFIG) -> None:
-        """Put up the guard."""
-        make(self.nft, guard(config, (PEERS,), DEVICES))
-
-    def counted(self) -> dict[str, int]:
-        """Return the counters by chain."""
-        families = self.nft.backend
-        assert isinstance(families, NftBackend)
-        return dict(netns.call(self.node, families.packet_counts))
-
-    def arrives(
-        self,
-        sender: str,
-        receiver: str,
-        source: IPv4Address,
-        to: IPv4Address,
-        port: int = GENEVE,
-        *,
-        ttl: int = 64,
-    ) -> bool:
-        """Send a datagram with any source, and an honest one after it; tell whether the first arrived."""
-        token, last = os.urandom(8), os.urandom(8)
-        with netns.call(receiver, lambda: _listen(port)) as taken, netns.call(receiver, lambda: _listen(9)) as end:
-            packets.send_raw(sender, to, packets.ipv4(source, to, packets.udp(source, to, port, token), ttl=ttl))
-            packets.send_raw(sender, to, packets.ipv4(source, to, packets.udp(source, to, 9, last)))
-            end.settimeout(5)
-            assert end.recv(64) == last
-            taken.setblocking(False)
-            try:
-                return taken.recv(64) == token
-            except BlockingIOError:
-                return False
-
-
-def _listen(port: int) -> socket.socket:
-    one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    one.bind(("0.0.0.0", port))
-    return one
-
-
-@pytest.fixture
-def wires() -> Iterator[Wires]:
-    """Give the wiring of the picture above, without any filter."""
-    names = {part: f"mct{os.getpid()}-{part}" for part in ("pod", "node", "peer")}
-    pod, node, peer = names.values()
-    try:
-        for name in names.values():
-            netns.create(name)
-        netns.add_veth("eth0", pod, "veth0", node)
-        netns.add_veth("uplink", node, "eth0", peer)
-        netns.add_veth("side", node, "eth1", peer)
-        for namespace, device, address in (
-            (pod, "eth0", f"{POD}/24"),
-            (node, "veth0", "10.244.1.1/24"),
-            (node, "uplink", f"{NODE}/24"),
-            (node, "side", "203.0.113.10/24"),
-            (peer, "eth0", f"{PEER}/24"),
-            (peer, "eth1", "203.0.113.1/24"),
-            (peer, "lo", f"{FAR}/32"),
-        ):
-            netns.add_address(namespace, device, address)
-        netns.ip(pod, "route", "add", "default", "via", "10.244.1.1")
-        netns.ip(node, "route", "add", "default", "via", str(PEER))
-        netns.ip(peer, "route", "add", "10.244.1.0/24", "via", str(NODE))
-        netns.execute(node, ["sysctl", "-qw", "net.ipv4.ip_forward=1"])
-        for namespace in (node, peer):
-            for path in netns.execute(
-                namespace, ["sysctl", "-aN", "--pattern", r"ipv4.conf.*\.rp_filter"]
-            ).stdout.split():
-                netns.execute(namespace, ["sysctl", "-qw", f"{path}=0"])
-        yield Wires(pod, node, peer, Inside(node, NftBackend(table="mcagent")))
-    finally:
-        for name in names.values():
-            netns.delete(name)
 
 
 def test_what_the_guard_asks_for_comes_back_equal_whatever_it_has_counted(wires: Wires) -> None:
     """Both families; a new agent finds nothing to do, and counters are no drift."""
-    wanted: list[Resource] = guard(CONFIG, (PEERS, PEERS6), DEVICES)
-    make(wires.nft, wanted)
+    resources: list[Resource] = guard(CONFIG, (PEERS, PEERS6), DEVICES)
+    make(wires.nft, resources)
     assert not wires.arrives(wires.pod, wires.peer, POD, FAR)
     anew = Inside(wires.node, NftBackend(table="mcagent"))
-    assert anew.observe() == as_mapping(wanted)
-    assert steps_to(anew.observe(), wanted) == []
+    assert anew.observe() == as_mapping(resources)
+    assert steps_to(anew.observe(), resources) == []
     assert wires.counted()[TO_TUNNEL] == 1
     make(wires.nft, [])
     assert "mcagent" not in netns.execute(wires.node, ["nft", "list", "tables"]).stdout
@@ -191,17 +103,17 @@ def test_a_translated_destination_is_a_services_whoever_sends(wires: Wires) -> N
     def sent() -> bool:
         token = os.urandom(8)
         with (
-            netns.call(wires.pod, lambda: _listen(GENEVE)) as taken,
-            netns.call(wires.pod, lambda: _listen(9)) as end,
+            netns.call(wires.pod, lambda: udp_listener(GENEVE)) as sock,
+            netns.call(wires.pod, lambda: udp_listener(9)) as end,
         ):
             packets.send(wires.peer, NODE, 30000, token)
             netns.ip(wires.peer, "route", "replace", f"{FAR}/32", "via", str(NODE))
             packets.send(wires.peer, FAR, 9, b"end")
             end.settimeout(5)
             assert end.recv(64) == b"end"
-            taken.setblocking(False)
+            sock.setblocking(False)
             try:
-                return taken.recv(64) == token
+                return sock.recv(64) == token
             except BlockingIOError:
                 return False
 
@@ -212,15 +124,15 @@ def test_a_translated_destination_is_a_services_whoever_sends(wires: Wires) -> N
 
 def test_a_peer_may_come_by_another_uplink_than_the_way_back(wires: Wires) -> None:
     """To the address that the uplink has. To that of another device the check can be wrong: it can be off."""
-    here, there = IPv4Address("203.0.113.10"), NODE
+    address, there = IPv4Address("203.0.113.10"), NODE
     both_ends = replace(
         PEERS,
-        addresses=(*PEERS.addresses, ip_network(here)),
-        own_ends=(ip_network(NODE), ip_network(here)),
+        addresses=(*PEERS.addresses, ip_network(address)),
+        own_ends=(ip_network(NODE), ip_network(address)),
     )
     make(wires.nft, guard(CONFIG, (both_ends,), DEVICES))
-    assert wires.arrives(wires.peer, wires.node, FAR, here)
-    netns.ip(wires.peer, "route", "add", f"{there}/32", "via", str(here))
+    assert wires.arrives(wires.peer, wires.node, FAR, address)
+    netns.ip(wires.peer, "route", "add", f"{there}/32", "via", str(address))
     assert not wires.arrives(wires.peer, wires.node, FAR, there)
     assert wires.counted()[FORGED] == 1
     netns.ip(
@@ -273,13 +185,13 @@ def test_what_was_translated_is_no_tunnel_packet(wires: Wires) -> None:
 
     def sent() -> bool:
         token = os.urandom(8)
-        with netns.call(wires.node, lambda: _listen(GENEVE)) as taken:
+        with netns.call(wires.node, lambda: udp_listener(GENEVE)) as sock:
             with translated(wires, "prerouting", (NODE, 30000), NODE):
                 packets.send(wires.peer, NODE, 30000, token)
                 assert wires.arrives(wires.peer, wires.node, PEER, NODE, 30001)
-            taken.setblocking(False)
+            sock.setblocking(False)
             try:
-                return taken.recv(64) == token
+                return sock.recv(64) == token
             except BlockingIOError:
                 return False
 
@@ -343,10 +255,10 @@ def test_what_somebody_takes_out_of_the_guard_is_put_back(wires: Wires, spoil: s
     """Pairs of address and port are compared like networks."""
     wires.guarded()
     netns.execute(wires.node, ["nft", "-f", "-"], stdin=spoil.format() + "\n")
-    wanted = guard(CONFIG, (PEERS,), DEVICES)
-    assert wires.nft.observe() != as_mapping(wanted)
-    make(wires.nft, wanted)
-    assert wires.nft.observe() == as_mapping(wanted)
+    resources = guard(CONFIG, (PEERS,), DEVICES)
+    assert wires.nft.observe() != as_mapping(resources)
+    make(wires.nft, resources)
+    assert wires.nft.observe() == as_mapping(resources)
 
 
 @pytest.mark.parametrize("sockets", [(), ((PEER, 1),), tuple((FAR, port) for port in range(1, 3000))])
@@ -355,9 +267,9 @@ def test_pairs_are_replaced_as_a_whole(wires: Wires, sockets: Sequence[tuple[IPv
     wires.guarded()
     changed: list[Resource] = [
         NftSet(table="mcagent", name="mct_wireguard", sockets=tuple(sockets))
-        if one.key[3:] == ("mct_wireguard",)
-        else one
-        for one in guard(CONFIG, (PEERS,), DEVICES)
+        if resource.key[3:] == ("mct_wireguard",)
+        else resource
+        for resource in guard(CONFIG, (PEERS,), DEVICES)
     ]
     make(wires.nft, changed)
     assert wires.nft.observe() == as_mapping(changed)

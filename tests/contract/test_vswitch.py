@@ -68,9 +68,9 @@ def start(fresh_namespace: str, base: Path) -> Iterator[Start]:
         return started[-1]
 
     yield begin
-    for one in reversed(started):
-        if one.process.poll() is None:
-            one.end()
+    for instance in reversed(started):
+        if instance.process.poll() is None:
+            instance.end()
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def program(tools: Tools) -> None:
 
 def content(tools: Tools) -> list[str]:
     """Return meters, groups, flows and the handling of fragments of the bridge."""
-    dumps = [tools.ofctl(f"dump-{what}", BRIDGE) for what in ("meters", "groups")]
+    dumps = [tools.ofctl(f"dump-{kind}", BRIDGE) for kind in ("meters", "groups")]
     dumps += [tools.ofctl("dump-flows", BRIDGE, "--no-stats"), tools.ofctl("get-frags", BRIDGE)]
     return [line.strip() for text in dumps for line in text.splitlines() if not re.match("OFP(ST|T)_", line)]
 
@@ -126,12 +126,12 @@ def test_a_new_container_takes_over_what_the_old_one_forwarded(start: Start, too
 
 def test_after_a_crash_it_holds_until_the_agent_has_filled_the_bridge(start: Start, tools: Tools) -> None:
     """ovs-vswitchd comes back by itself, exchanges no packets before its flows are there, and then does."""
-    one = start()
-    one.says("Open vSwitch runs")
+    instance = start()
+    instance.says("Open vSwitch runs")
     fill(tools)
     pid = daemon(tools, "ovs-vswitchd")
     os.kill(pid, signal.SIGKILL)
-    one.says("ovs-vswitchd exited")
+    instance.says("ovs-vswitchd exited")
     wait_until(
         lambda: daemon(tools, "ovs-vswitchd") not in {0, pid} and BRIDGE in tools.bridges(),
         "its return",
@@ -139,7 +139,7 @@ def test_after_a_crash_it_holds_until_the_agent_has_filled_the_bridge(start: Sta
     )
     assert "flow-restore-wait" in tools.vsctl("get", "Open_vSwitch", ".", "other_config")
     wait_until(lambda: _programs(tools), "the bridge", timeout=10.0, interval=0.05)
-    one.says(f"forwards again: {BRIDGE}")
+    instance.says(f"forwards again: {BRIDGE}")
     assert "flow-restore-wait" not in tools.vsctl("get", "Open_vSwitch", ".", "other_config")
 
 
@@ -155,12 +155,12 @@ def _programs(tools: Tools, *, anew: bool = False) -> bool:
 
 def test_ovsdb_comes_back_alone(start: Start, tools: Tools) -> None:
     """The end of ovsdb-server costs vswitchd nothing."""
-    one = start()
-    one.says("Open vSwitch runs")
+    instance = start()
+    instance.says("Open vSwitch runs")
     fill(tools)
     before, switch = content(tools), daemon(tools, "ovs-vswitchd")
     os.kill(daemon(tools, "ovsdb-server"), signal.SIGKILL)
-    one.says("ovsdb-server exited")
+    instance.says("ovsdb-server exited")
     wait_until(tools.answers, "ovsdb-server", timeout=10.0, interval=0.05)
     assert (daemon(tools, "ovs-vswitchd"), content(tools)) == (switch, before)
 
@@ -257,14 +257,14 @@ def test_an_open_vswitch_that_is_there_is_used(
     fresh_namespace: str, start: Start, tools: Tools, base: Path
 ) -> None:
     """No second one is started, also not while the first is away; `always` starts ours then."""
-    theirs = OvsInstance.start(fresh_namespace, base)
-    pids = theirs.pids
-    one = start()
-    one.says("using the Node's own Open vSwitch")
-    assert theirs.pids == pids
-    theirs.stop()
-    one.says("does not answer: waiting for it")
-    assert one.end() == 0
+    other_instance = OvsInstance.start(fresh_namespace, base)
+    pids = other_instance.pids
+    own_instance = start()
+    own_instance.says("using the Node's own Open vSwitch")
+    assert other_instance.pids == pids
+    other_instance.stop()
+    own_instance.says("does not answer: waiting for it")
+    assert own_instance.end() == 0
     again = start()
     again.says("does not answer: waiting for it")
     assert not tools.answers()
@@ -275,25 +275,25 @@ def test_an_open_vswitch_that_is_there_is_used(
 
 def test_always_refuses_another(fresh_namespace: str, start: Start, base: Path) -> None:
     """With policy `always` it ends, and says what to do."""
-    theirs = OvsInstance.start(fresh_namespace, base)
+    other_instance = OvsInstance.start(fresh_namespace, base)
     try:
         refused = start("always")
         assert refused.process.wait(30) == 1
         assert "set openvswitch.deploy=auto" in refused.log.read_text()
     finally:
-        theirs.stop()
+        other_instance.stop()
 
 
 def test_one_with_its_sockets_elsewhere_is_not_disturbed(
     fresh_namespace: str, start: Start, tools: Tools, base: Path
 ) -> None:
     """A device of Open vSwitch without its socket where we look: it ends, and names the value to set."""
-    theirs = OvsInstance.start(fresh_namespace, base / "antrea")
+    other_instance = OvsInstance.start(fresh_namespace, base / "antrea")
     try:
-        theirs.vsctl("add-br", "br-int", "--", "set", "bridge", "br-int", "datapath_type=netdev")
+        other_instance.vsctl("add-br", "br-int", "--", "set", "bridge", "br-int", "datapath_type=netdev")
         refused = start()
         assert refused.process.wait(30) == 1
         assert "set openvswitch.directory" in refused.log.read_text()
         assert not tools.answers()
     finally:
-        theirs.stop()
+        other_instance.stop()

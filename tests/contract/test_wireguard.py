@@ -43,16 +43,16 @@ def node(fresh_namespace: str, tmp_path: Path, implementation: WireGuardImplemen
     node.close()
 
 
-def peer(node: WireGuardNode, number: int, **more: object) -> WireGuardPeer:
+def peer(node: WireGuardNode, number: int, **fields: object) -> WireGuardPeer:
     """Return a peer that is nowhere."""
-    made = WireGuardPeer(
+    peer = WireGuardPeer(
         device=node.device,
         public_key=KEYS[number],
         endpoint=(parse_address(f"198.51.100.{number + 1}"), PORT),
         allowed_ips=(parse_network(f"10.{100 + number}.0.0/32")[0],),
         keepalive=5,
     )
-    return replace(made, **more)  # type: ignore[arg-type]
+    return replace(peer, **fields)  # type: ignore[arg-type]
 
 
 def networks(*texts: str) -> tuple[object, ...]:
@@ -120,12 +120,14 @@ class TestWireGuard(BackendContract):
 
 def test_the_next_agent_finds_everything_and_has_nothing_to_do(node: WireGuardNode) -> None:
     """A backend that starts anew sees the same device and peers, and the same wireguard-go process."""
-    wanted = resources(node, peer(node, 0), peer(node, 1, allowed_ips=networks("10.101.0.0/32", "10.110.0.0/16")))
-    make(node.backend, wanted)
+    all_resources = resources(
+        node, peer(node, 0), peer(node, 1, allowed_ips=networks("10.101.0.0/32", "10.110.0.0/16"))
+    )
+    make(node.backend, all_resources)
     process = netns.call(node.namespace, node.wireguard.process)
     node.backend.close()
     node.backend = node.new_backend()
-    assert node.backend.observe() == as_mapping(wanted)
+    assert node.backend.observe() == as_mapping(all_resources)
     assert netns.call(node.namespace, node.wireguard.process) == process
     assert (process is not None) == (node.implementation is WireGuardImplementation.USERSPACE)
 
@@ -142,10 +144,10 @@ def test_the_next_agent_finds_everything_and_has_nothing_to_do(node: WireGuardNo
 def test_a_changed_device_keeps_its_peers(node: WireGuardNode, more: dict[str, object]) -> None:
     """Port, MTU, mark and addresses change on the device that is there."""
     make(node.backend, resources(node, peer(node, 0)))
-    wanted: list[Resource] = [node.value(**more), peer(node, 0)]
-    result = make(node.backend, wanted)
+    all_resources: list[Resource] = [node.value(**more), peer(node, 0)]
+    result = make(node.backend, all_resources)
     assert [step.key for step in result.done] == [node.value().key]
-    assert node.backend.observe() == as_mapping(wanted)
+    assert node.backend.observe() == as_mapping(all_resources)
 
 
 @pytest.mark.parametrize(
@@ -175,8 +177,8 @@ def test_what_somebody_changes_is_noticed_and_repaired(
     """Every detail of device and peers that others can change is a difference; one repair mends it."""
     if "alias" in spoil and node.implementation is WireGuardImplementation.USERSPACE:
         pytest.skip("a TUN device in use and without our mark may be anybody's")
-    wanted = resources(node, peer(node, 0), peer(node, 1))
-    make(node.backend, wanted)
+    all_resources = resources(node, peer(node, 0), peer(node, 1))
+    make(node.backend, all_resources)
     secret = tmp_path / "secret"
     secret.write_text(random_key())
     words = [{"DEVICE": node.device, "FILE": str(secret)}.get(word, word) for word in spoil]
@@ -185,12 +187,12 @@ def test_what_somebody_changes_is_noticed_and_repaired(
     else:
         netns.execute(node.namespace, words)
     assert netns.call(node.namespace, node.wireguard.differs)
-    assert node.backend.observe() != as_mapping(wanted)
+    assert node.backend.observe() != as_mapping(all_resources)
     if "alias" in spoil:
         netns.ip(node.namespace, "link", "delete", node.device)  # whose it is now nobody can tell
-    make(node.backend, wanted)
-    make(node.backend, wanted)
-    assert node.backend.observe() == as_mapping(wanted)
+    make(node.backend, all_resources)
+    make(node.backend, all_resources)
+    assert node.backend.observe() == as_mapping(all_resources)
     assert not netns.call(node.namespace, node.wireguard.differs)
 
 
@@ -215,13 +217,13 @@ def test_a_port_in_use_is_said_so(node: WireGuardNode) -> None:
     """Somebody else's UDP socket on the port is what the error says."""
     import socket
 
-    held = netns.call(node.namespace, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-    held.bind(("0.0.0.0", PORT))
+    sock = netns.call(node.namespace, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    sock.bind(("0.0.0.0", PORT))
     try:
         result = node.backend.apply(adds(node.value()))
         assert "in use" in str(result.failed[0][1])
     finally:
-        held.close()
+        sock.close()
     make(node.backend, [node.value()])
 
 

@@ -40,9 +40,9 @@ def node(fresh_namespace: str, tmp_path: Path) -> Iterator[WireGuardNode]:
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[tuple[WireGuardNode, WireGuardNode]]:
     """Give two Nodes on one underlay, without devices."""
-    with two_nodes(tmp_path, KERNEL) as (one, two):
-        connect((one, two))
-        yield one, two
+    with two_nodes(tmp_path, KERNEL) as (first_node, two):
+        connect((first_node, two))
+        yield first_node, two
 
 
 def all_of(node: WireGuardNode, count: int = MAX_DEVICES) -> list[Resource]:
@@ -58,17 +58,17 @@ def differs(node: WireGuardNode) -> bool:
 
 def test_all_devices_are_made_and_the_next_agent_finds_them(node: WireGuardNode) -> None:
     """Each has its port, the key and the peers; a new backend has nothing to do."""
-    wanted = all_of(node)
-    make(node.backend, wanted)
+    resources = all_of(node)
+    make(node.backend, resources)
     assert not differs(node)
     node.backend.close()
     node.backend = node.new_backend()
-    assert node.backend.observe() == as_mapping(wanted)
+    assert node.backend.observe() == as_mapping(resources)
     assert not differs(node)
     statuses = netns.call(node.namespace, node.wireguard.statuses)
     expected = {(name, PORT + index) for index, name in enumerate(node.devices)}
-    assert {(one.device, one.device_port) for one in statuses} == expected
-    assert {one.device_key for one in statuses} == {node.store.ensure().current.public}
+    assert {(status.device, status.device_port) for status in statuses} == expected
+    assert {status.device_key for status in statuses} == {node.store.ensure().current.public}
     assert len(statuses) == 2 * MAX_DEVICES
 
 
@@ -97,14 +97,14 @@ def test_a_device_of_somebody_else_fails_its_own_steps_only(node: WireGuardNode)
 
 def test_a_port_in_use_fails_its_own_steps_only(node: WireGuardNode) -> None:
     """Another program's socket has the port of the second device, which is completed when it is free."""
-    held = netns.call(node.namespace, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-    held.bind(("0.0.0.0", PORT + 1))
+    sock = netns.call(node.namespace, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    sock.bind(("0.0.0.0", PORT + 1))
     try:
         result = node.backend.apply(adds(*all_of(node)))
         assert f"UDP port {PORT + 1} is already in use" in str(result.failed[0][1])
         assert {str(step.key[1]) for step, _ in result.failed} == {node.devices[1]}
     finally:
-        held.close()
+        sock.close()
     make(node.backend, all_of(node))
     assert node.backend.observe() == as_mapping(all_of(node))
 
@@ -122,18 +122,18 @@ def test_a_device_that_is_none_of_ours_is_refused(node: WireGuardNode) -> None:
 def test_a_check_of_sources_that_is_not_loose_is_repaired(node: WireGuardNode, default: int) -> None:
     """On the devices that are to have it, whatever the namespace's default; of the others nothing is expected."""
     netns.execute(node.namespace, ["sysctl", "-qw", f"net.ipv4.conf.default.rp_filter={default}"])
-    wanted = all_of(node, 2)
-    make(node.backend, wanted)
+    resources = all_of(node, 2)
+    make(node.backend, resources)
     assert _rp_filters(node) == [str(default), "2"]
-    assert node.backend.observe() == as_mapping(wanted)
+    assert node.backend.observe() == as_mapping(resources)
     for value in (0, 1):
         netns.execute(node.namespace, ["sysctl", "-qw", f"net.ipv4.conf.{node.devices[1]}.rp_filter={value}"])
         assert differs(node)
-        result = make(node.backend, wanted)
-        assert [step.key for step in result.done] == [wanted[1].key]
+        result = make(node.backend, resources)
+        assert [step.key for step in result.done] == [resources[1].key]
         assert _rp_filters(node) == [str(default), "2"]
         assert not differs(node)
-    loose: list[Resource] = [node.value(0, loose_source_check=True), *wanted[1:]]
+    loose: list[Resource] = [node.value(0, loose_source_check=True), *resources[1:]]
     make(node.backend, loose)
     assert _rp_filters(node) == ["2", "2"]
     node.backend = node.new_backend()

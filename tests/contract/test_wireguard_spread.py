@@ -120,17 +120,17 @@ class Gateway:
 
     def open_socket(self, port: int = 0) -> socket.socket:
         """Return a UDP socket on the host port's address."""
-        made = netns.call(self.node.namespace, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-        made.bind((str(self.pod), port))
-        made.settimeout(1.0)
-        return made
+        sock = netns.call(self.node.namespace, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        sock.bind((str(self.pod), port))
+        sock.settimeout(1.0)
+        return sock
 
 
 @contextmanager
 def gateways(directory: Path, count: int, kind: TunnelType, **values: int) -> Iterator[tuple[Gateway, Gateway]]:
     """Give two connected gateways with so many devices each."""
     with two_nodes(directory, WireGuardImplementation.KERNEL, inner="240.168.0.") as nodes:
-        made: list[Gateway] = []
+        gateways: list[Gateway] = []
         try:
             for node in nodes:
                 strict = ("net.ipv4.conf.all.rp_filter=1", "net.ipv4.conf.default.rp_filter=1")
@@ -144,16 +144,16 @@ def gateways(directory: Path, count: int, kind: TunnelType, **values: int) -> It
                 )
                 ovsdb = OvsdbBackend(ovs.socket)
                 backend = Inside(node.namespace, netlink)
-                made.append(Gateway(node=node, ovs=ovs, ovsdb=ovsdb, netlink=backend, count=count))
+                gateways.append(Gateway(node=node, ovs=ovs, ovsdb=ovsdb, netlink=backend, count=count))
             connect(nodes)
-            one, two = made
+            one, two = gateways
             one.connect(two, kind, **values)
             two.connect(one, kind, **values)
             with _clients(one, 1) as client:
                 wait_until(lambda: _sent(client, two, 1) == 1, "the first answer", timeout=10)
             yield one, two
         finally:
-            for gateway in made:
+            for gateway in gateways:
                 gateway.ovsdb.close()
                 gateway.netlink.close()
                 gateway.ovs.stop()
@@ -231,9 +231,9 @@ def test_flows_of_a_device_without_a_route_take_the_first_one(tmp_path: Path) ->
     """The rules are for all peers: one with fewer devices, or without a session there, has no route in a table."""
     with gateways(tmp_path, 4, TunnelType.GENEVE, mark=MARK) as (one, two), _clients(one, FLOWS) as clients:
         for gateway, other in ((one, two), (two, one)):
-            wanted = gateway.desired(other, TunnelType.GENEVE)
+            desired = gateway.desired(other, TunnelType.GENEVE)
             absent = {TABLE + 2, TABLE + 3}
-            present = (item for item in wanted if not isinstance(item, Route) or item.table not in absent)
+            present = (item for item in desired if not isinstance(item, Route) or item.table not in absent)
             make(gateway.netlink, list(present))
         before = one.counters(), two.counters()
         assert _sent(clients, two, PACKETS) == FLOWS * PACKETS

@@ -48,8 +48,8 @@ Pair = tuple[WireGuardNode, WireGuardNode]
 @pytest.fixture
 def pair(tmp_path: Path, implementation: WireGuardImplementation) -> Iterator[Pair]:
     """Give two Nodes that are each other's peer and reach each other through their devices."""
-    with _paired(tmp_path, implementation, "192.0.2.") as found:
-        yield found
+    with _paired(tmp_path, implementation, "192.0.2.") as pair:
+        yield pair
 
 
 @contextmanager
@@ -83,7 +83,7 @@ def test_the_largest_packet_fills_the_underlay(
         assert _ping(one, two, mtu + 1) != 0
 
 
-def _ping(one: WireGuardNode, two: WireGuardNode, size: int) -> int:
+def _ping(node: WireGuardNode, two: WireGuardNode, size: int) -> int:
     """Send packets of `size` bytes, "don't fragment" set; return ping's status."""
     argv = [
         "ping",
@@ -101,13 +101,13 @@ def _ping(one: WireGuardNode, two: WireGuardNode, size: int) -> int:
         str(size - 28),
         str(two.inner),
     ]
-    return netns.execute(one.namespace, argv, check=False).returncode
+    return netns.execute(node.namespace, argv, check=False).returncode
 
 
 def status(node: WireGuardNode, public_key: str) -> WireGuardPeerStatus | None:
     """Return what a Node's device says of a peer."""
-    found = netns.call(node.namespace, node.wireguard.statuses)
-    return next((one for one in found if one.public_key == public_key), None)
+    statuses = netns.call(node.namespace, node.wireguard.statuses)
+    return next((status for status in statuses if status.public_key == public_key), None)
 
 
 def shaken(node: WireGuardNode, public_key: str) -> bool:
@@ -162,8 +162,8 @@ def test_rotation_of_one_key_costs_a_moment_one_way(pair: tuple[WireGuardNode, W
         publish(two, one)
         assert not one.wireguard.awaits_keys
         assert all(ping.running() for ping in pings), "the pings have to last longer than the rotation"
-        lost = [ping.lost() for ping in pings]
-        assert max(lost) * INTERVAL < 0.3
+        lost_counts = [ping.lost() for ping in pings]
+        assert max(lost_counts) * INTERVAL < 0.3
         assert [peer.public_key for peer in netns.call(one.namespace, one.wireguard.statuses)] == [new]
 
 
@@ -191,13 +191,13 @@ def test_an_idle_peer_learns_of_the_new_key_at_once(pair: tuple[WireGuardNode, W
 @pytest.mark.timing
 def test_an_announcement_taken_back_leaves_the_present_key(pair: tuple[WireGuardNode, WireGuardNode]) -> None:
     """Nothing happens on the wire, and the key that was announced is nobody's."""
-    one, two = pair
-    ping = one.start_ping(two, count=300, interval=INTERVAL)
-    new = announce(two, one)
+    node, two = pair
+    ping = node.start_ping(two, count=300, interval=INTERVAL)
+    new = announce(two, node)
     two.store.drop_next()
-    one.make(two.peer_for(one))
+    node.make(two.peer_for(node))
     assert ping.lost() == 0
-    assert status(one, new) is None
+    assert status(node, new) is None
 
 
 @pytest.mark.timing
@@ -205,14 +205,14 @@ def test_a_change_of_one_peer_leaves_the_session_of_another(pair: tuple[WireGuar
     """Peers that come, change and go next to it cost a peer neither a packet nor its session."""
     one, two = pair
     ping = one.start_ping(two, count=600, interval=INTERVAL)
-    known = two.peer_for(one)
-    shaken = status(one, known.public_key)
+    peer_for = two.peer_for(one)
+    shaken = status(one, peer_for.public_key)
     assert shaken is not None
     from tests.contract.test_wireguard import peer
 
-    for others in ([peer(one, 0), peer(one, 1)], [peer(one, 0, keepalive=9)], [], [peer(one, 2)]):
-        one.make(known, *others)
-    after = status(one, known.public_key)
+    for resources in ([peer(one, 0), peer(one, 1)], [peer(one, 0, keepalive=9)], [], [peer(one, 2)]):
+        one.make(peer_for, *resources)
+    after = status(one, peer_for.public_key)
     assert after is not None
     assert after.last_handshake == shaken.last_handshake
     assert ping.lost() == 0
@@ -226,13 +226,14 @@ def test_a_peer_that_roams_is_followed_and_no_difference(pair: tuple[WireGuardNo
     key = two.store.ensure().current.public
     two.start_ping(one, count=2).lost()
     wait_until(
-        lambda: (found := status(one, key)) is not None and found.endpoint == (two.underlay, PORT + 7), "roaming"
+        lambda: (peer_status := status(one, key)) is not None and peer_status.endpoint == (two.underlay, PORT + 7),
+        "roaming",
     )
     assert not netns.call(one.namespace, one.wireguard.differs)
     one.make(two.peer_for(one))
-    found = status(one, key)
-    assert found is not None
-    assert found.endpoint == (two.underlay, PORT + 7)
+    peer_status = status(one, key)
+    assert peer_status is not None
+    assert peer_status.endpoint == (two.underlay, PORT + 7)
     assert one.start_ping(two, count=100, interval=INTERVAL).lost() == 0
 
 
@@ -247,9 +248,9 @@ def test_an_underlay_address_that_changes_costs_no_more_than_a_moment(
     netns.call(two.namespace, two.wireguard.rebind)
     wait_until(lambda: two.start_ping(one, count=1).lost() == 0, "an answer to the new address", timeout=3.0)
     assert two.start_ping(one, count=50, interval=INTERVAL).lost() == 0
-    found = status(one, two.store.ensure().current.public)
-    assert found is not None
-    assert found.endpoint == (parse_address("192.0.2.99"), PORT)
+    peer_status = status(one, two.store.ensure().current.public)
+    assert peer_status is not None
+    assert peer_status.endpoint == (parse_address("192.0.2.99"), PORT)
 
 
 @pytest.mark.timing
@@ -285,7 +286,7 @@ def causes_given(node: WireGuardNode, other: WireGuardNode) -> str:
     """Return the likely causes that a Node's people are told about the other one."""
     key = other.store.ensure().current.public
     end = RemoteEnd(gateway=other.underlay, address=other.inner, public_key=key, port=PORT)
-    known = EncryptionState(
+    encryption_state = EncryptionState(
         mode=TrafficEncryption.WIREGUARD,
         fallback=EncryptionFallback.DENY,
         implementation=node.implementation,
@@ -297,7 +298,9 @@ def causes_given(node: WireGuardNode, other: WireGuardNode) -> str:
         own_gateway=node.underlay,
         problems=(),
     )
-    return "; ".join(causes(known, EncryptionPeer(end=end), status(node, key), key_created=0.0, now=time.time()))
+    return "; ".join(
+        causes(encryption_state, EncryptionPeer(end=end), status(node, key), key_created=0.0, now=time.time())
+    )
 
 
 @pytest.mark.timing
@@ -314,10 +317,11 @@ def test_counters_tell_which_way_is_closed(pair: tuple[WireGuardNode, WireGuardN
         node.make(other.peer_for(node))
     keys = one.store.ensure().current.public, two.store.ensure().current.public
     wait_until(
-        lambda: (found := status(one, keys[1])) is not None and found.received > 0, "a handshake of the other's"
+        lambda: (peer_status := status(one, keys[1])) is not None and peer_status.received > 0,
+        "a handshake of the other's",
     )
     assert "its handshakes arrive here, our answers do not get there" in causes_given(one, two)
-    found = status(two, keys[0])
-    assert found is not None
-    assert (found.received, found.last_handshake) == (0, 0.0)
+    peer_status = status(two, keys[0])
+    assert peer_status is not None
+    assert (peer_status.received, peer_status.last_handshake) == (0, 0.0)
     assert f"UDP port {PORT} of {one.underlay}, or UDP port {PORT} of this Node" in causes_given(two, one)

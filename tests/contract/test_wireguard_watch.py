@@ -63,8 +63,8 @@ def watching() -> Iterator[Callable[[WireGuardNode, float], Woken]]:
         return started[-1]
 
     yield start
-    for one in started:
-        one.watch.stop()
+    for watched in started:
+        watched.watch.stop()
 
 
 Start = Callable[[WireGuardNode, float], Woken]

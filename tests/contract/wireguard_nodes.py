@@ -87,9 +87,9 @@ class WireGuardNode:
         assert isinstance(self.backend.backend, WireGuardBackend)
         return self.backend.backend
 
-    def value(self, index: int = 0, /, **more: object) -> WireGuardDevice:
+    def value(self, index: int = 0, /, **fields: object) -> WireGuardDevice:
         """Return a device as core would ask for it."""
-        made = WireGuardDevice(
+        device = WireGuardDevice(
             name=self.devices[index],
             listen_port=PORT + index,
             mtu=MTU,
@@ -98,12 +98,12 @@ class WireGuardNode:
             implementation=self.implementation,
             loose_source_check=index > 0,
         )
-        return replace(made, **more)  # type: ignore[arg-type]
+        return replace(device, **fields)  # type: ignore[arg-type]
 
-    def peer_for(self, other: WireGuardNode, index: int = 0, /, **more: object) -> WireGuardPeer:
+    def peer_for(self, other: WireGuardNode, index: int = 0, /, **fields: object) -> WireGuardPeer:
         """Return this Node as a peer of a device of another one."""
         keys = self.store.ensure()
-        made = WireGuardPeer(
+        peer = WireGuardPeer(
             device=other.devices[index],
             public_key=keys.current.public,
             endpoint=(self.underlay, PORT + index),
@@ -111,7 +111,7 @@ class WireGuardNode:
             keepalive=5,
             successor=keys.next.public if keys.next is not None else "",
         )
-        return replace(made, **more)  # type: ignore[arg-type]
+        return replace(peer, **fields)  # type: ignore[arg-type]
 
     def make(self, *peers: WireGuardPeer, **more: object) -> None:
         """Bring device and peers to what they should be."""
@@ -149,9 +149,9 @@ class Ping:
     def lost(self) -> int:
         """Wait for the end and return how many got no answer."""
         output, _ = self._process.communicate(timeout=60)
-        found = re.search(r"(\d+) packets transmitted, (\d+) received", output)
-        assert found is not None, output
-        return int(found[1]) - int(found[2])
+        match = re.search(r"(\d+) packets transmitted, (\d+) received", output)
+        assert match is not None, output
+        return int(match[1]) - int(match[2])
 
 
 def random_key() -> str:

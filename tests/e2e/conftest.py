@@ -51,10 +51,10 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Suite:
     """Give the conformance suite with what its images need."""
     try:
         program = mcs_suite.find(None)
-        made = mcs_suite.write_images(tmp_path_factory.mktemp("images"), mcs_suite.tools())
+        images = mcs_suite.write_images(tmp_path_factory.mktemp("images"), mcs_suite.tools())
     except LabError as error:
         return Suite(missing=f"LEFT OUT: {error}")
-    return Suite(program=program, archives=tuple(map(str, made)))
+    return Suite(program=program, archives=tuple(map(str, images)))
 
 
 PROVIDED = ((K8sCni.FLANNEL, K8sCni.BRIDGE), (K8sCni.KUBE_ROUTER, K8sCni.FLANNEL))
@@ -78,11 +78,11 @@ def world(request: pytest.FixtureRequest, helm: Path, suite: Suite) -> Iterator[
     lab.require_free()
     try:
         lab.up()
-        bare = {one.node.name: dataplane_of(one.machine) for one in lab.nodes()}
+        bare = {node.node.name: dataplane_of(node.machine) for node in lab.nodes()}
         demo, guide = Demo(lab, say), Guide(lab=lab, helm=helm)
         guide.run(lab.topology.clusters[0], "mcagent check --pre --context east --context west")
-        for one in lab.nodes():
-            guide.run_on_node(one.machine, "mcagent check --pre")
+        for node in lab.nodes():
+            guide.run_on_node(node.machine, "mcagent check --pre")
         with say.step("mcagent: leader, members and agents, with Helm"):
             for cluster, command in zip(lab.topology.clusters, INSTALL, strict=True):
                 guide.run(cluster, command, *chart.values(cluster))

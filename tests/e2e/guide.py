@@ -31,14 +31,14 @@ UPGRADE = f"helm upgrade {CHART} --reset-then-reuse-values"
 
 def commands(page: str) -> tuple[str, ...]:
     """Return the commands of a page: the lines of its blocks, indented or fenced, without comments."""
-    found: list[str] = []
+    commands: list[str] = []
     fenced = False
     for line in _CONTINUED.sub(" ", _YAML_FENCE.sub("", page)).splitlines():
         if line.startswith("```"):
             fenced = not fenced
         elif fenced or line.startswith("    "):
-            found.append(_COMMENT.sub("", line).strip())
-    return tuple(filter(None, found))
+            commands.append(_COMMENT.sub("", line).strip())
+    return tuple(filter(None, commands))
 
 
 def every_command() -> tuple[str, ...]:

@@ -48,11 +48,11 @@ def world(helm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worl
     guide = Guide(lab=lab, helm=helm, known=commands(install.partition("\n## ")[0]), directory=clone)
     try:
         lab.up()
-        bare = {one.node.name: dataplane_of(one.machine) for one in lab.nodes()}
-        for one in lab.nodes():
+        bare = {node.node.name: dataplane_of(node.machine) for node in lab.nodes()}
+        for node in lab.nodes():
             for image in (f"mcagent:{chart.version()}", f"mcagent-openvswitch:{chart.version()}"):
                 names = (f"docker.io/library/{image}", f"{REGISTRY}/{image}")
-                one.machine.run(["ctr", "--address", SOCKET, "--namespace", NAMESPACE, "images", "tag", *names])
+                node.machine.run(["ctr", "--address", SOCKET, "--namespace", NAMESPACE, "images", "tag", *names])
         yield World(lab=lab, demo=Demo(lab, say), guide=guide, bare=bare)
     finally:
         if STATE.exists():

@@ -37,8 +37,8 @@ def test_names_of_the_mcs_api_are_answered_by_coredns(world: World) -> None:
     """Names under cluster.local stay those of the cluster's own Services."""
     for client in world.clients():
         until(lambda c=client: c.ask(1, NAMED).answered, f"an answer of {NAMED}")  # type: ignore[misc]
-        found = client.ask(ASKED, NAMED)
-        assert (found.answered, dict(found.errors)) == (ASKED, {}), client.node
+        reply = client.ask(ASKED, NAMED)
+        assert (reply.answered, dict(reply.errors)) == (ASKED, {}), client.node
         assert not client.ask(1, NAMED.replace("clusterset.local", "cluster.local")).answered
 
 
@@ -48,6 +48,6 @@ def test_the_conformance_suite_passes(world: World, suite: Suite) -> None:
     if suite.program is None:
         pytest.skip(suite.missing)
     run = Conformance(lab=world.lab, helm=world.guide.helm, say=Progress())
-    found = run.run(Wanted(program=suite.program))
-    assert len(found) == 27
-    assert all(one.passed for one in found), "\n".join([*mcs_suite.summary(found), str(REPORTS)])
+    results = run.run(Wanted(program=suite.program))
+    assert len(results) == 27
+    assert all(result.passed for result in results), "\n".join([*mcs_suite.summary(results), str(REPORTS)])

@@ -30,10 +30,10 @@ RECOGNISED = {
 def operator(world: World) -> Operator:
     """Give a function that runs a command of mcagent where no agent is, and returns exit code and JSON."""
     clusters = world.lab.topology.clusters
-    both = kubeconfig_of_all(world.lab)
+    kubeconfig = kubeconfig_of_all(world.lab)
 
     def run(*arguments: str, timeout: float = 120.0) -> tuple[int, dict[str, Any]]:
-        command = [*world.lab.beside(clusters[0]), "env", f"KUBECONFIG={both}", str(MCAGENT), *arguments]
+        command = [*world.lab.beside(clusters[0]), "env", f"KUBECONFIG={kubeconfig}", str(MCAGENT), *arguments]
         done = netns.run([*command, "-o", "json"], timeout=timeout, check=False)
         assert done.stdout, done.stderr
         return done.returncode, json.loads(done.stdout)
@@ -44,17 +44,17 @@ def operator(world: World) -> Operator:
 def test_doctor_asks_every_node(world: World, operator: Operator) -> None:
     """All agents answer, and nothing is wrong."""
     world.settled()
-    found: dict[str, Any] = {}
+    findings: dict[str, Any] = {}
 
     def failed() -> list[dict[str, str]]:
-        found.update(operator("doctor", "--all", "--context", world.serving.name)[1])
-        parts = (*found["clusters"], *found["nodes"])
-        return [one for part in parts for one in part["findings"] if one["level"] == "failed"]
+        findings.update(operator("doctor", "--all", "--context", world.serving.name)[1])
+        parts = (*findings["clusters"], *findings["nodes"])
+        return [finding for part in parts for finding in part["findings"] if finding["level"] == "failed"]
 
     with contextlib.suppress(LabError):
         until(lambda: not failed(), "a cluster where nothing is wrong")
     assert not failed()
-    assert {one["node"] for one in found["nodes"]} == {one.name for one in world.serving.nodes}
+    assert {finding["node"] for finding in findings["nodes"]} == {finding.name for finding in world.serving.nodes}
 
 
 def test_doctor_recognises_the_cni_of_every_node(world: World, operator: Operator) -> None:
@@ -62,9 +62,9 @@ def test_doctor_recognises_the_cni_of_every_node(world: World, operator: Operato
     for cluster in world.lab.topology.clusters:
         cni = world.lab.cni(cluster)
         if isinstance(cni, K8sCni):
-            found = operator("doctor", "--all", "--context", cluster.name)[1]
-            seen = {node["node"]: _seen(node, "cni") for node in found["nodes"]}
-            assert seen == dict.fromkeys((node.name for node in cluster.nodes), RECOGNISED[cni])
+            report = operator("doctor", "--all", "--context", cluster.name)[1]
+            detected = {node["node"]: _seen(node, "cni") for node in report["nodes"]}
+            assert detected == dict.fromkeys((node.name for node in cluster.nodes), RECOGNISED[cni])
 
 
 @pytest.mark.parametrize("target", ["pod", "service"])
@@ -84,13 +84,13 @@ def test_trace_shows_the_way_and_the_answer(world: World, operator: Operator, ta
 def test_benchmark_measures_the_tunnel_beside_the_network_below(world: World, operator: Operator) -> None:
     """Its Pods run the agents' image, send both ways, and are gone at the end."""
     ways = ("--from", world.asking.name, "--to", world.serving.name)
-    code, found = operator("benchmark", *ways, "--yes", "--seconds", "2", "--limit", "100Mbit", timeout=200.0)
-    assert code == exit_codes.OK, found
-    by_pod, by_node = found["ways"]
+    code, report = operator("benchmark", *ways, "--yes", "--seconds", "2", "--limit", "100Mbit", timeout=200.0)
+    assert code == exit_codes.OK, report
+    by_pod, by_node = report["ways"]
     assert (by_pod["way"], by_node["way"], by_pod["encrypted"]) == ("pod", "node", "none")
-    for one in found["ways"]:
-        assert one["bitsPerSecond"] > 1e6, found
-        assert 0 < one["roundTripP50Seconds"] <= one["roundTripP99Seconds"]
+    for way in report["ways"]:
+        assert way["bitsPerSecond"] > 1e6, report
+        assert 0 < way["roundTripP50Seconds"] <= way["roundTripP99Seconds"]
     for cluster in world.lab.topology.clusters:
         assert not world.get(cluster, "pods", "-n", "kube-system", "-l", LABEL)
 

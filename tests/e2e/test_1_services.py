@@ -15,9 +15,9 @@ ASKED = 60
 def test_a_service_of_the_other_cluster_answers_by_its_name(world: World, app: str) -> None:
     """From Pods on every Node, and from processes with the Node's own network."""
     for client in world.clients(app):
-        found = client.ask(ASKED, URL)
-        assert (found.answered, dict(found.errors)) == (ASKED, {}), client.node
-        assert len(found.answers) == 2
+        reply = client.ask(ASKED, URL)
+        assert (reply.answered, dict(reply.errors)) == (ASKED, {}), client.node
+        assert len(reply.answers) == 2
 
 
 def test_pods_reach_pods_with_their_own_addresses(world: World) -> None:
@@ -28,8 +28,8 @@ def test_pods_reach_pods_with_their_own_addresses(world: World) -> None:
     }
     for client in world.clients():
         for server in world.servers():
-            found = client.ask(5, f"http://{server['status']['podIP']}:{workloads.PORT}/")
-            assert dict(found.sources) == {addresses[client.node]: 5}, (client.node, dict(found.errors))
+            reply = client.ask(5, f"http://{server['status']['podIP']}:{workloads.PORT}/")
+            assert dict(reply.sources) == {addresses[client.node]: 5}, (client.node, dict(reply.errors))
 
 
 @pytest.mark.parametrize("size", [64_000, 1_000_000])
@@ -39,8 +39,8 @@ def test_large_answers_come_whole(world: World, size: int) -> None:
     for client in (*world.clients(), *world.clients("host-client")):
         for host in (world.cluster_ip(), f"{server['status']['podIP']}:{workloads.PORT}"):
             if host.startswith(world.cluster_ip()) or client in world.clients():
-                found = client.fetch(f"http://{host}/bytes?count={size}")
-                assert (found.bytes, dict(found.errors)) == (size, {}), (client.node, host)
+                reply = client.fetch(f"http://{host}/bytes?count={size}")
+                assert (reply.bytes, dict(reply.errors)) == (size, {}), (client.node, host)
 
 
 @pytest.mark.timing
@@ -83,8 +83,8 @@ def test_an_endpoint_that_is_not_ready_is_not_asked(world: World) -> None:
     name = server["metadata"]["name"]
     client.fetch(f"http://{server['status']['podIP']}:{workloads.PORT}/unready")
     until(lambda: set(client.ask(20, URL).answers) == _others(world, name), f"no answers of {name}")
-    found = client.ask(ASKED, URL)
-    assert (found.broken, found.answers.get(name)) == (0, None)
+    reply = client.ask(ASKED, URL)
+    assert (reply.broken, reply.answers.get(name)) == (0, None)
     world.lab.kubectl(world.serving, "delete", "pod", name)
     world.lab.rolled_out(world.serving, "default", "deployment/web")
     until(lambda: len(client.ask(40, URL).answers) == 2, "answers of both Pods")
@@ -135,8 +135,8 @@ def test_a_node_port_leads_to_a_service_of_the_other_cluster(world: World) -> No
         for client in world.clients():
             url = f"http://{node.address}:30080/"
             until(lambda c=client, u=url: c.ask(1, u).answered, f"an answer at {url}")  # type: ignore[misc]
-            found = client.ask(20, url)
-            assert (found.answered, dict(found.errors)) == (20, {}), (client.node, url)
+            reply = client.ask(20, url)
+            assert (reply.answered, dict(reply.errors)) == (20, {}), (client.node, url)
     world.lab.kubectl(world.asking, "delete", f"service/{name}", f"endpointslice/{name}")
 
 
@@ -148,7 +148,7 @@ def test_a_service_of_another_type_is_refused_with_a_reason(world: World) -> Non
     def reasons() -> list[str]:
         (export,) = world.get(world.serving, "serviceexport", "elsewhere")
         conditions = export.get("status", {}).get("conditions", [])
-        return [one.get("reason", "") for one in conditions if one["status"] == "False"]
+        return [condition.get("reason", "") for condition in conditions if condition["status"] == "False"]
 
     until(lambda: "InvalidServiceType" in reasons(), "a condition of ServiceExport elsewhere")
     assert not world.get(world.asking, "services", "--field-selector", "metadata.name=antrea-mc-elsewhere")
@@ -164,9 +164,9 @@ def test_a_headless_service_is_its_pods(world: World) -> None:
         slices = world.get(
             world.asking, "endpointslices", "-l", "multicluster.kubernetes.io/service-name=headless"
         )
-        return {address for one in slices for end in one["endpoints"] or () for address in end["addresses"]}
+        return {address for server in slices for end in server["endpoints"] or () for address in end["addresses"]}
 
-    pods = {str(one["status"]["podIP"]) for one in world.servers()}
+    pods = {str(server["status"]["podIP"]) for server in world.servers()}
     until(lambda: addresses() == pods, f"the addresses {pods}")
     (found,) = world.get(world.asking, "serviceimport", "headless")
     assert found["spec"]["type"] == "Headless"
@@ -186,8 +186,8 @@ def test_a_network_policy_counts_between_clusters(world: World) -> None:
         for node in world.clients("host-client"):
             until(lambda c=node: not c.ask(1, URL).answered, f"no answers on {node.node}")  # type: ignore[misc]
         for client in world.clients():
-            found = client.ask(ASKED, URL)
-            assert (found.answered, dict(found.errors)) == (ASKED, {}), client.node
+            reply = client.ask(ASKED, URL)
+            assert (reply.answered, dict(reply.errors)) == (ASKED, {}), client.node
     finally:
         world.lab.kubectl(world.serving, "delete", "networkpolicy", "clients-only")
     for node in world.clients("host-client"):
@@ -221,8 +221,8 @@ def test_agents_say_how_they_do(world: World) -> None:
 
 def test_a_node_lists_its_own_rules(world: World) -> None:
     """What the image's nft wrote, the Node's own nft reads."""
-    for one in world.lab.nodes():
-        assert "mcagent" in one.machine.run(["nft", "list", "ruleset"])
+    for node in world.lab.nodes():
+        assert "mcagent" in node.machine.run(["nft", "list", "ruleset"])
 
 
 def _others(world: World, name: str) -> set[str]:

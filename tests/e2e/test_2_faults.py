@@ -25,8 +25,8 @@ def _moment(seconds: float) -> None:
 
 
 def _kube_proxy_restarted(world: World) -> None:
-    for one in world.lab.nodes():
-        world.lab.restart(one.node.name, "kube-proxy")
+    for node in world.lab.nodes():
+        world.lab.restart(node.node.name, "kube-proxy")
     _moment(3)
 
 

@@ -27,8 +27,8 @@ def test_nothing_is_left_on_nodes_and_in_clusters(world: World) -> None:
     assert "mcagent-agent would be deleted" not in world.guide.run(world.serving, "mcagent uninstall --dry-run")
     world.guide.run(world.serving, "mcagent uninstall", "--yes")
     world.guide.run(world.asking, ALL, "--yes")
-    for one in world.lab.nodes():
-        assert dataplane_of(one.machine) == world.bare[one.node.name]
+    for node in world.lab.nodes():
+        assert dataplane_of(node.machine) == world.bare[node.node.name]
     for cluster in world.lab.topology.clusters:
         world.guide.run(cluster, "helm uninstall mcagent -n kube-system")
         until(lambda c=cluster: not _pods(world, c), f"no Pods of ours in {cluster.name}")  # type: ignore[misc]
@@ -45,10 +45,10 @@ def test_a_deletion_without_its_controller_is_found_and_ended(world: World) -> N
         world.lab.kubectl(world.asking, "apply", "-f", "-", objects=[_with_finalizer(name) | content])
         world.lab.kubectl(world.asking, "delete", "-n", COMMON_AREA, name, "--wait=false")
     listed = world.guide.find("kubectl get clustersets,")
-    found = world.guide.run(world.asking, listed)
+    result = world.guide.run(world.asking, listed)
     for name in stuck:
         kind, _, metadata_name = name.partition("/")
-        assert f"{kind} {COMMON_AREA}/{metadata_name}" in found
+        assert f"{kind} {COMMON_AREA}/{metadata_name}" in result
         world.guide.run(world.asking, world.guide.find(f"kubectl patch {kind.lower()}"))
     until(lambda: not world.guide.run(world.asking, listed), "the end of both")
 
@@ -74,8 +74,8 @@ def test_without_helm_the_same_is_installed_and_removed(world: World) -> None:
             world.lab.rolled_out(cluster, "kube-system", name, timeout=1)
         world.guide.run(cluster, f"{ALL} --crds", "--yes")
         assert _left(world, cluster) == _pods(world, cluster) == []
-    for one in world.lab.nodes():
-        assert dataplane_of(one.machine) == world.bare[one.node.name]
+    for node in world.lab.nodes():
+        assert dataplane_of(node.machine) == world.bare[node.node.name]
 
 
 def test_every_command_of_the_pages_was_run(world: World, request: pytest.FixtureRequest) -> None:
@@ -110,7 +110,7 @@ def _left(world: World, cluster: Cluster) -> list[str]:
 
 
 def _names(world: World, cluster: Cluster, kind: str) -> list[str]:
-    return [one["metadata"]["name"] for one in world.get(cluster, kind, "-A")]
+    return [obj["metadata"]["name"] for obj in world.get(cluster, kind, "-A")]
 
 
 def _pods(world: World, cluster: Cluster, prefix: str = "mcagent") -> list[str]:

@@ -69,10 +69,10 @@ class World:
         """Return the Pods behind the exported Service."""
         return [pod for pod in self.get(self.serving, "pods", "-l", f"app={app}") if not _leaving(pod)]
 
-    def get(self, cluster: Cluster, *what: str) -> list[dict[str, Any]]:
+    def get(self, cluster: Cluster, *arguments: str) -> list[dict[str, Any]]:
         """Return objects."""
-        found = json.loads(self.lab.kubectl(cluster, "get", *what, "-o", "json"))
-        return list(found["items"]) if "items" in found else [found]
+        document = json.loads(self.lab.kubectl(cluster, "get", *arguments, "-o", "json"))
+        return list(document["items"]) if "items" in document else [document]
 
     def cluster_ip(self, name: str = IMPORTED) -> str:
         """Return the ClusterIP of an imported Service."""
@@ -85,40 +85,47 @@ class World:
     def imported(self, name: str) -> bool:
         """Tell whether a Service was imported, and has endpoints."""
         slices = self.get(self.asking, "endpointslices", "-l", f"kubernetes.io/service-name={name}")
-        return any(one["endpoints"] for one in slices)
+        return any(endpoint_slice["endpoints"] for endpoint_slice in slices)
 
     def gateways(self, cluster: Cluster) -> set[str]:
         """Return the Nodes that are gateways, as the API says."""
-        return {one["metadata"]["name"] for one in self.get(cluster, "gateways", "-n", "kube-system")}
+        return {gateway["metadata"]["name"] for gateway in self.get(cluster, "gateways", "-n", "kube-system")}
 
     def ready(self, cluster: Cluster, node: str) -> str:
         """Return the status of a Node's condition Ready."""
-        (found,) = self.get(cluster, "node", node)
-        return next((str(one["status"]) for one in found["status"]["conditions"] if one["type"] == "Ready"), "")
+        (shown_node,) = self.get(cluster, "node", node)
+        return next(
+            (
+                str(condition["status"])
+                for condition in shown_node["status"]["conditions"]
+                if condition["type"] == "Ready"
+            ),
+            "",
+        )
 
     def events(self, cluster: Cluster, node: str) -> set[str]:
         """Return the reasons of the Events about a Node."""
-        found = self.get(cluster, "events", "-A", "--field-selector", f"involvedObject.name={node}")
-        return {str(one["reason"]) for one in found}
+        events = self.get(cluster, "events", "-A", "--field-selector", f"involvedObject.name={node}")
+        return {str(event["reason"]) for event in events}
 
     @contextlib.contextmanager
     def traffic(self) -> Iterator[Traffic]:
         """Keep connections and datagrams to the Service under way for as long as the block runs."""
-        held, sent = self.clients()[0], self.clients()[-1]
+        client, sent = self.clients()[0], self.clients()[-1]
         before = self._queues()
-        with held.holding(HELD, URL) as connections, sent.sending(RATE, f"{self.cluster_ip()}:80") as datagrams:
-            found = Traffic()
-            yield found
-        found.connections, found.datagrams = connections.counted, datagrams.counted
-        found.overflowed = queues.since(before, self._queues())
+        with client.holding(HELD, URL) as connections, sent.sending(RATE, f"{self.cluster_ip()}:80") as datagrams:
+            traffic = Traffic()
+            yield traffic
+        traffic.connections, traffic.datagrams = connections.counted, datagrams.counted
+        traffic.overflowed = queues.since(before, self._queues())
 
     def _queues(self) -> dict[tuple[str, str], int]:
         """Return what each queue of each Node has dropped; nothing of a Node that has no power."""
         found = {}
-        for one in self.lab.nodes():
+        for node in self.lab.nodes():
             with contextlib.suppress(LabError):
-                for cookie, number in queues.of_namespace(one.machine.namespace).items():
-                    found[one.node.name, cookie] = number
+                for cookie, number in queues.of_namespace(node.machine.namespace).items():
+                    found[node.node.name, cookie] = number
         return found
 
     def settled(self) -> None:
@@ -126,7 +133,7 @@ class World:
         for cluster in self.lab.topology.clusters:
             ready = partial(self._all_steady, cluster)
             until(ready, f"ready Pods of {cluster.name}", timeout=REACHED_AGAIN)
-            names = {one.name for one in cluster.nodes}
+            names = {node.name for node in cluster.nodes}
             until(lambda c=cluster, n=names: self.gateways(c) == n, f"the gateways {names}")  # type: ignore[misc]
             self.lab.rolled_out(cluster, "kube-system", "daemonset/mcagent-agent")
         for client in self.clients():
@@ -194,7 +201,7 @@ def until(condition: Callable[[], object], what: str, timeout: float = SOON) -> 
 
 def dataplane_of(machine: Machine) -> dict[str, tuple[str, ...]]:
     """Return what is on a Node, less what Pods and Nodes come and go with: of devices just their names."""
-    found = {}
+    dataplane = {}
     for look in LOOKS:
         try:
             lines = machine.run([*look]).splitlines()
@@ -202,13 +209,18 @@ def dataplane_of(machine: Machine) -> dict[str, tuple[str, ...]]:
             lines = []
         if "link" in look:
             lines = [line.split()[0].partition("@")[0] for line in lines]
-        found[" ".join(look)] = tuple(sorted(line for line in lines if "veth" not in line and "cni0" not in line))
-    return found
+        dataplane[" ".join(look)] = tuple(
+            sorted(line for line in lines if "veth" not in line and "cni0" not in line)
+        )
+    return dataplane
 
 
 def _steady(pod: dict[str, Any]) -> bool:
     status = pod["status"]
-    ready = any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions", ()))
+    ready = any(
+        condition["type"] == "Ready" and condition["status"] == "True"
+        for condition in status.get("conditions", ())
+    )
     return not _leaving(pod) and (ready or status["phase"] == "Succeeded")
 
 

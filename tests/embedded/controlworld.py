@@ -21,9 +21,11 @@ from mcagent.controller.machinery.reconciler import (
     Wanted,
 )
 from mcagent.kube.client import Client
-from mcagent.kube.source import RawObject
 from mcagent.kube.sources.informer import Timing
-from mcagent.model.api.multicluster import ApiServiceExport
+from mcagent.model.api.base import ApiObject
+from mcagent.model.api.kubernetes import ConfigMap
+from mcagent.model.api.multicluster import ApiServiceExport, ResourceExport, ResourceExportSpec
+from mcagent.model.api.patches import metadata_patch, patch
 from mcagent.model.backoff import Backoff
 from mcagent.model.event import Event
 from mcagent.model.kinds import KINDS
@@ -183,10 +185,9 @@ class Copier:
             (Event(subject=str(copy), reason="Refused", message=view.failure(copy)),) if view.failure(copy) else ()
         )
         label = export.labels.get("said", "")
-        content: RawObject = (
-            {"data": {"said": label}}
-            if self.side is Side.LOCAL
-            else {"spec": {"name": label, "kind": "Service", "clusterID": "east"}}
-        )
-        labels = {"labels": {"sourceClusterID": "east"}}  # members read only what has it
-        return DesiredObjects(steps=(Wanted(ref=copy, body={"metadata": labels, **content}),), events=events)
+        metadata = metadata_patch(labels={"sourceClusterID": "east"})  # members read only what has it
+        spec = patch(ResourceExportSpec, name=label, kind="Service", cluster_id="east")
+        body: ApiObject = patch(ResourceExport, metadata=metadata, spec=spec)
+        if self.side is Side.LOCAL:
+            body = patch(ConfigMap, metadata=metadata, data={"said": label})
+        return DesiredObjects(steps=(Wanted(ref=copy, body=body),), events=events)

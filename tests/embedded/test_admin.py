@@ -7,128 +7,41 @@ import json
 import re
 import stat
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from io import StringIO
-from ipaddress import IPv4Network
 from pathlib import Path
 
 import pytest
 import yaml
 
-from devtools.apiserver import ApiServer
-from devtools.lab import certificates
-from devtools.waiting import wait_until
 from mcagent.cli.main import main
 from mcagent.controller.admin import join_config, tokens
 from mcagent.controller.admin.join_config import JoinConfig
 from mcagent.controller.admin.listing import since
 from mcagent.controller.contract import names
 from mcagent.controller.contract.commands import TOKEN_ROLE
-from mcagent.kube.client import Client
-from mcagent.kube.errors import ApiRefusalError
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
-from mcagent.model.kinds import KINDS, object_path
+from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
-from tests.unit.leader_world import Leader, cluster_info, endpoints, service
-
-CRDS = Path(__file__).parents[2] / "deploy/helm/mcagent/files/crds"
-AREA = "mcs"
-ROLES = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{AREA}/roles"
-
-
-@dataclass
-class Site:
-    """An API server, a kubeconfig for it, and `mcagent` run against it."""
-
-    server: ApiServer
-    kubeconfig: Path
-    client: Client
-    capsys: pytest.CaptureFixture[str]
-
-    def run(self, *arguments: str) -> tuple[int, str, str]:
-        """Run a command line; return exit code, stdout and stderr."""
-        self.capsys.readouterr()
-        code = main([*arguments, "--kubeconfig", str(self.kubeconfig)])
-        out, err = self.capsys.readouterr()
-        return code, out, err
-
-    def get(self, kind: Kind, name: str, namespace: str = AREA) -> RawObject | None:
-        """Return an object, None if there is none."""
-        try:
-            found: RawObject = self.client.request("GET", object_path(kind, namespace, name))
-        except ApiRefusalError as error:
-            if error.code != 404:
-                raise
-            return None
-        return found
-
-    def put(self, kind: Kind, name: str, content: RawObject, namespace: str = AREA) -> None:
-        """Create an object."""
-        meta = {"name": name, "namespace": namespace, **content.get("metadata", {})}
-        body = {"apiVersion": KINDS[kind].api_version, "kind": str(kind)} | content | {"metadata": meta}
-        self.client.request("POST", object_path(kind, namespace), body=body)
-
-    def names(self, kind: Kind, namespace: str = AREA) -> list[str]:
-        """Return the names of all objects of a kind."""
-        items = self.client.request("GET", object_path(kind, namespace))["items"]
-        return [item["metadata"]["name"] for item in items]
-
-
-KINDS_MADE = (
-    Kind.GATEWAY,
-    Kind.MEMBER_CLUSTER_ANNOUNCE,
-    Kind.CLUSTER_SET,
-    Kind.MEMBER_CLUSTER_ANNOUNCE,
-    Kind.RESOURCE_EXPORT,
-    Kind.RESOURCE_IMPORT,
-    Kind.SECRET,
-    Kind.ROLE_BINDING,
-    Kind.SERVICE_ACCOUNT,
-    Kind.CONFIG_MAP,
+from tests.worlds.admin_site import (
+    AREA,
+    CONFIG,
+    INIT,
+    SECRET,
+    Site,
+    config_file,
+    controller,
+    make_token,
+    server,
+    site,
 )
+from tests.worlds.leader_world import Leader, cluster_info, endpoints, service
+
+__all__ = ["server", "site"]  # fixtures
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ApiServer, Path]]:
-    """Give an API server with the CRDs, two namespaces, and the members' Role; and a kubeconfig for it."""
-    directory = tmp_path_factory.mktemp("admin")
-    identity = certificates.server_identity(directory / "pki", ["127.0.0.1", "localhost"])
-    cidr = IPv4Network("10.96.0.0/16")
-    with ApiServer(tls=identity, service_cidr=cidr, tokens=frozenset({"admin-token"})) as server:
-        server.write_kubeconfig(directory / "kubeconfig")
-        client = Client(str(directory / "kubeconfig"))
-        for file in CRDS.glob("*.yaml"):
-            path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-            client.request("POST", path, body=yaml.safe_load(file.read_text()))
-        have = {item["metadata"]["name"] for item in client.request("GET", "/api/v1/namespaces")["items"]}
-        for namespace in {AREA, "kube-system"} - have:
-            body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
-            client.request("POST", "/api/v1/namespaces", body=body)
-        role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "rules": []}
-        client.request("POST", ROLES, body=role | {"metadata": {"name": tokens.MEMBER_ROLE, "namespace": AREA}})
-        client.close()
-        yield server, directory / "kubeconfig"
-
-
-@pytest.fixture
-def site(server: tuple[ApiServer, Path], capsys: pytest.CaptureFixture[str]) -> Iterator[Site]:
-    """Give the server, and take away afterwards what the test left in it."""
-    found = Site(server[0], server[1], Client(str(server[1])), capsys)
-    yield found
-    for kind in KINDS_MADE:
-        for namespace in (AREA, "kube-system"):
-            for name in found.names(kind, namespace):
-                path = object_path(kind, namespace, name)
-                off = {"metadata": {"finalizers": None}}
-                found.client.request("PATCH", path, body=off, content_type="application/merge-patch+json")
-                found.client.request("DELETE", path)
-    found.client.close()
-
-
-INIT = ("clusterset", "init", "-n", AREA, "--clusterid", "north", "--clusterset")
 CREATED = {names.CREATED_BY_COMMAND_ANNOTATION: "true"}
 
 
@@ -140,11 +53,11 @@ def test_init_makes_the_leaders_cluster_set_and_the_join_config(site: Site, tmp_
     file = tmp_path / "join.yaml"
     code, _, err = site.run(*INIT, "blue", "-j", str(file))
     assert code == 0, err
-    made = site.get(Kind.CLUSTER_SET, "blue")
-    assert made is not None
-    assert made["spec"] == {"clusterID": "north", "leaders": [{"clusterID": "north"}]}
+    cluster_set = site.get(Kind.CLUSTER_SET, "blue")
+    assert cluster_set is not None
+    assert cluster_set["spec"] == {"clusterID": "north", "leaders": [{"clusterID": "north"}]}
     assert "members may claim CIDRs in 10.0.0.0/8, the private ranges of this cluster's CIDRs" in err
-    assert made["metadata"]["annotations"] == CREATED | {names.ALLOWED_CIDRS_ANNOTATION: "10.0.0.0/8"}
+    assert cluster_set["metadata"]["annotations"] == CREATED | {names.ALLOWED_CIDRS_ANNOTATION: "10.0.0.0/8"}
     assert "edit it: members do not reach the leader's API server at http" in err  # it is on the loopback
     config = yaml.safe_load(file.read_text())
     assert config == {
@@ -192,12 +105,6 @@ def test_init_refuses_a_second_cluster_set(site: Site) -> None:
 
 
 # --- membertoken --------------------------------------------------------------------------------------------
-
-
-def make_token(site: Site, name: str = "east", *more: str, cluster_id: str = "") -> tuple[int, str, str]:
-    """Run `membertoken create`, by default for a token that does not expire."""
-    more = more if "--expires" in more else (*more, "--expires", "never")
-    return site.run("membertoken", "create", name, "-n", AREA, "--cluster-id", cluster_id or name, *more)
 
 
 def test_a_token_is_an_account_a_binding_and_a_secret(site: Site, tmp_path: Path) -> None:
@@ -292,7 +199,7 @@ def test_an_account_keeps_its_own_list(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bound", "told"),
+    ("bound", "message"),
     [
         (("--allow-cidr", "10.97.0.1/16"), "host bits"),
         (("--allow-cidr", "10.97.0.0"), "no CIDR"),
@@ -300,11 +207,11 @@ def test_an_account_keeps_its_own_list(site: Site) -> None:
         (("--max-exports", "-1"), "whole number"),
     ],
 )
-def test_bounds_that_cannot_be_are_refused(site: Site, bound: tuple[str, ...], told: str) -> None:
+def test_bounds_that_cannot_be_are_refused(site: Site, bound: tuple[str, ...], message: str) -> None:
     """Nothing is made when a bound cannot be read."""
     code, _, err = make_token(site, "east", *bound)
     assert code == 2
-    assert told in err
+    assert message in err
     assert site.get(Kind.SERVICE_ACCOUNT, "east") is None
 
 
@@ -337,7 +244,7 @@ def test_access_that_stays_is_told(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "cluster_id", "code", "told"),
+    ("name", "cluster_id", "code", "message"),
     [
         ("second", "east", 1, "stands for cluster east already"),
         ("second", "east-1", 1, "cannot be distinguished"),
@@ -345,11 +252,11 @@ def test_access_that_stays_is_told(site: Site) -> None:
         ("Second", "west", 2, "not a name"),
     ],
 )
-def test_tokens_that_cannot_be(site: Site, name: str, cluster_id: str, code: int, told: str) -> None:
+def test_tokens_that_cannot_be(site: Site, name: str, cluster_id: str, code: int, message: str) -> None:
     """Duplicates, dash-prefix pairs and bad names are refused before anything is made."""
     make_token(site)
     got, _, err = make_token(site, name, cluster_id=cluster_id)
-    assert (got, told in err) == (code, True), err
+    assert (got, message in err) == (code, True), err
     assert site.names(Kind.ROLE_BINDING) == ["east"]
 
 
@@ -418,46 +325,6 @@ def test_a_token_that_is_not_there_cannot_be_deleted(site: Site) -> None:
 
 # --- join ---------------------------------------------------------------------------------------------------
 
-SECRET = {
-    "apiVersion": "v1",
-    "kind": "Secret",
-    "metadata": {"name": "east-token"},
-    "type": "Opaque",
-    "data": {"ca.crt": "Y2E=", "token": "c2VjcmV0LXRva2Vu"},
-}
-CONFIG = {
-    "apiVersion": "multicluster.antrea.io/v1alpha1",
-    "kind": "ClusterSetJoinConfig",
-    "clusterSetID": "blue",
-    "clusterID": "east",
-    "leaderClusterID": "north",
-    "leaderNamespace": AREA,
-    "leaderAPIServer": "https://10.0.0.1:6443",
-}
-
-
-def config_file(path: Path, *documents: RawObject) -> Path:
-    """Write a join config."""
-    path.write_text(yaml.safe_dump_all(documents))
-    return path
-
-
-def controller(
-    site: Site, status: str, message: str, namespace: str = "kube-system", reason: str = "Test"
-) -> Callable[[], None]:
-    """Play the member's controller: set the ClusterSet's Ready condition once it is there; return its end."""
-
-    def play() -> None:
-        wait_until(lambda: site.get(Kind.CLUSTER_SET, "blue", namespace) is not None, "a ClusterSet", timeout=20)
-        conditions = [{"type": "Ready", "status": status, "message": message, "reason": reason}]
-        path = object_path(Kind.CLUSTER_SET, namespace, "blue") + "/status"
-        body = {"status": {"conditions": conditions}}
-        site.client.request("PATCH", path, body=body, content_type="application/merge-patch+json")
-
-    thread = threading.Thread(target=play)
-    thread.start()
-    return thread.join
-
 
 def test_join_with_a_secret_in_the_file(site: Site, tmp_path: Path) -> None:
     """Secret and ClusterSet are made, and the command ends when the leader has this cluster."""
@@ -466,11 +333,11 @@ def test_join_with_a_secret_in_the_file(site: Site, tmp_path: Path) -> None:
     end()
     assert code == 0, err
     assert "this cluster is a member of blue" in err
-    made = site.get(Kind.CLUSTER_SET, "blue", "kube-system")
+    cluster_set = site.get(Kind.CLUSTER_SET, "blue", "kube-system")
     secret = site.get(Kind.SECRET, "east-token", "kube-system")
-    assert made
+    assert cluster_set
     assert secret
-    assert made["spec"] == {
+    assert cluster_set["spec"] == {
         "clusterID": "east",
         "namespace": AREA,
         "leaders": [{"clusterID": "north", "server": "https://10.0.0.1:6443", "secret": "east-token"}],
@@ -530,9 +397,9 @@ def test_the_file_comes_before_the_flags(site: Site, tmp_path: Path) -> None:
     file = config_file(tmp_path / "j", leaving_out, SECRET)
     flags = ("--clusterset", "red", "--clusterid", "west", "--no-wait")
     assert site.run("clusterset", "join", "-f", str(file), *flags)[0] == 0
-    made = site.get(Kind.CLUSTER_SET, "blue", "kube-system")
-    assert made is not None
-    assert made["spec"]["clusterID"] == "west"
+    cluster_set = site.get(Kind.CLUSTER_SET, "blue", "kube-system")
+    assert cluster_set is not None
+    assert cluster_set["spec"]["clusterID"] == "west"
 
 
 def test_a_secrets_name_comes_before_a_file_and_that_before_one_in_the_config(site: Site, tmp_path: Path) -> None:
@@ -543,12 +410,12 @@ def test_a_secrets_name_comes_before_a_file_and_that_before_one_in_the_config(si
     assert site.run("clusterset", "join", "-f", file, "--token-secret-file", secret_file, "--no-wait")[0] == 0
     assert site.names(Kind.SECRET, "kube-system") == ["from-file"]
     assert site.run("clusterset", "leave", "--clusterset", "blue")[0] == 0
-    more = ("--token-secret-file", secret_file, "--token-secret-name", "there", "--no-wait")
-    code, _, err = site.run("clusterset", "join", "-f", file, *more)
+    flags = ("--token-secret-file", secret_file, "--token-secret-name", "there", "--no-wait")
+    code, _, err = site.run("clusterset", "join", "-f", file, *flags)
     assert code == 1
     assert "no Secret kube-system/there" in err
     site.put(Kind.SECRET, "there", {"type": "Opaque", "data": SECRET["data"]}, "kube-system")
-    assert site.run("clusterset", "join", "-f", file, *more)[0] == 0
+    assert site.run("clusterset", "join", "-f", file, *flags)[0] == 0
     assert site.names(Kind.SECRET, "kube-system") == ["there"]
 
 
@@ -589,7 +456,7 @@ def test_a_join_without_a_controller_says_so(site: Site, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"leaderNamespace": None}, "leaderNamespace: is in neither"),
         ({"leaderAPIServer": "http://10.0.0.1"}, "must begin with https://"),
@@ -600,11 +467,11 @@ def test_a_join_without_a_controller_says_so(site: Site, tmp_path: Path) -> None
         ({"kind": "Pod"}, "must be ClusterSetJoinConfig or Secret"),
     ],
 )
-def test_a_bad_join_config_is_bad_input(site: Site, tmp_path: Path, change: RawObject, told: str) -> None:
+def test_a_bad_join_config_is_bad_input(site: Site, tmp_path: Path, change: RawObject, message: str) -> None:
     """The message names the file's key, and nothing is made."""
     file = str(config_file(tmp_path / "j", CONFIG | change, SECRET))
     code, _, err = site.run("clusterset", "join", "-f", file)
-    assert (code, told in err) == (2, True), err
+    assert (code, message in err) == (2, True), err
     assert site.names(Kind.SECRET, "kube-system") == []
 
 
@@ -681,9 +548,9 @@ def test_a_join_waits_for_the_deletion_of_an_earlier_one(site: Site, tmp_path: P
     ends.join()
     assert code == 0, err
     assert "for the deletion of ClusterSet blue" in err
-    made = site.get(Kind.CLUSTER_SET, "blue", "kube-system")
-    assert made is not None
-    assert "deletionTimestamp" not in made["metadata"]
+    cluster_set = site.get(Kind.CLUSTER_SET, "blue", "kube-system")
+    assert cluster_set is not None
+    assert "deletionTimestamp" not in cluster_set["metadata"]
 
 
 def test_leaving_another_cluster_set_than_there_is(site: Site, tmp_path: Path) -> None:
@@ -701,8 +568,8 @@ def test_destroy_deletes_tokens_too(site: Site) -> None:
     make_token(site)
     code, _, err = site.run("clusterset", "destroy", "-n", AREA, "--clusterset", "blue")
     assert code == 0, err
-    left = [site.names(kind) for kind in (Kind.CLUSTER_SET, Kind.SECRET, Kind.ROLE_BINDING)]
-    assert left == [[], [], []]
+    remaining = [site.names(kind) for kind in (Kind.CLUSTER_SET, Kind.SECRET, Kind.ROLE_BINDING)]
+    assert remaining == [[], [], []]
     assert "east" not in site.names(Kind.SERVICE_ACCOUNT)
 
 
@@ -867,13 +734,19 @@ def test_get_shows_what_a_leader_says(site: Site) -> None:
 
 def test_get_clusterset_names_unreachable_clusters(site: Site, tmp_path: Path) -> None:
     """A member reads its gateways, a leader the announcements; a link with a live tunnel is left out."""
-    lost = {"clusterID": "west", "live": 0, "tunnels": 2, "since": "2026-11-25T21:00:00Z", "why": "BFD is down"}
+    lost_link = {
+        "clusterID": "west",
+        "live": 0,
+        "tunnels": 2,
+        "since": "2026-11-25T21:00:00Z",
+        "why": "BFD is down",
+    }
     partial = {"clusterID": "south", "live": 1, "tunnels": 2}
-    told = "east has no live tunnel to west since 2026-11-25T21:00:00Z: BFD is down"
+    message = "east has no live tunnel to west since 2026-11-25T21:00:00Z: BFD is down"
     member = {"clusterID": "east", "leaders": [{"clusterID": "north", "server": "https://leader", "secret": "t"}]}
     leader = {"clusterID": "north", "leaders": [{"clusterID": "north"}]}
     announce = {"clusterID": "east", "clusterSetID": "blue", "leaderClusterID": "north"}
-    notes = {"mcagent.io/links": json.dumps([lost, partial])}
+    notes = {"mcagent.io/links": json.dumps([lost_link, partial])}
     for kind, namespace, name, content in (
         (Kind.CLUSTER_SET, "kube-system", "blue", {"spec": member}),
         (Kind.GATEWAY, "kube-system", "gw", {"gatewayIP": "192.168.7.1"}),
@@ -884,12 +757,12 @@ def test_get_clusterset_names_unreachable_clusters(site: Site, tmp_path: Path) -
         body = {**content, "metadata": {"name": name, "namespace": namespace, "annotations": annotations}}
         site.client.request("POST", object_path(kind, namespace), body=body)
     path = object_path(Kind.GATEWAY, "kube-system", "gw") + "/status"
-    patch = {"status": {"links": [lost, partial]}}
+    patch = {"status": {"links": [lost_link, partial]}}
     site.client.request("PATCH", path, body=patch, content_type="application/merge-patch+json")
     for namespace in ("kube-system", AREA):
         code, out, _ = site.run("get", "clusterset", "-n", namespace)
         assert code == 0
-        assert [line for line in out.splitlines() if "WARNING" in line and told in line], out
+        assert [line for line in out.splitlines() if "WARNING" in line and message in line], out
         assert "south" not in out
     assert "WARNING" not in site.run("get", "clusterset", "-o", "json")[1]
 
@@ -983,7 +856,13 @@ def test_join_config_round_trip(tmp_path: Path) -> None:
 
 def test_status_shows_a_whole_cluster_with_its_problems_first(site: Site) -> None:
     """From objects of the API alone: ClusterSet, gateways, links, exports, controllers; as text and as JSON."""
-    lost = {"clusterID": "west", "live": 0, "tunnels": 2, "since": "2026-11-25T21:00:00Z", "why": "BFD is down"}
+    lost_link = {
+        "clusterID": "west",
+        "live": 0,
+        "tunnels": 2,
+        "since": "2026-11-25T21:00:00Z",
+        "why": "BFD is down",
+    }
     fine = {"clusterID": "south", "live": 2, "tunnels": 2, "bytesPerSecond": 125000}
     spec = {"clusterID": "east", "leaders": [{"clusterID": "north", "server": "https://leader", "secret": "t"}]}
     ready = {
@@ -1025,7 +904,7 @@ def test_status_shows_a_whole_cluster_with_its_problems_first(site: Site) -> Non
         assert out.splitlines()[0].endswith("0 problems, 1 warnings")  # no controller runs here as a Deployment
         assert re.search(r"^east +south +up +2/2 +- +1000 kbit/s", out, re.M), out
         path = object_path(Kind.GATEWAY, "kube-system", "gw") + "/status"
-        body = {"status": {"links": [lost, fine]}}
+        body = {"status": {"links": [lost_link, fine]}}
         site.client.request("PATCH", path, body=body, content_type="application/merge-patch+json")
         code, out, _ = site.run("status")
         assert code == 1

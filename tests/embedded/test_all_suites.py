@@ -109,15 +109,15 @@ def test_a_suite_that_fails_does_not_stop_the_next(
 ) -> None:
     """The table has both, with the results after repeats."""
     mixed = suite(project, "mixed", "-k", "slow or flaky or lacks or expected", processes)
-    both = run(project, suite(project, "broken"), mixed, budget=Budget(suites={"mixed": 60}))
-    assert not both.passes
-    assert both.failed() == ["test_broken.py::test_never_passes"]
-    assert both.flaky("mixed") == ["test_mixed.py::test_is_flaky"]
-    broken, last = (line.split() for line in results.table(both).splitlines()[1:])
+    result = run(project, suite(project, "broken"), mixed, budget=Budget(suites={"mixed": 60}))
+    assert not result.passes
+    assert result.failed() == ["test_broken.py::test_never_passes"]
+    assert result.flaky("mixed") == ["test_mixed.py::test_is_flaky"]
+    broken, last = (line.split() for line in results.table(result).splitlines()[1:])
     assert broken[:5] == ["broken", "1", "1", "0", "0"]
     assert last[:5] == ["mixed", "2", "0", "1", "3"]
     assert (broken[6], last[6]) == ("-", "60")
-    assert results.table(both) in capsys.readouterr().out
+    assert results.table(result) in capsys.readouterr().out
 
 
 def test_a_test_whose_end_fails_has_not_passed(project: Path) -> None:

@@ -87,57 +87,57 @@ class Watch:
 
 def test_a_created_object_gets_what_the_server_gives(api: ApiServer) -> None:
     """uid, creationTimestamp, generation and a version come from the server; a second create conflicts."""
-    made = call(api, "POST", CONFIGMAPS, configmap("a", k="v"))
-    meta = made["metadata"]
-    assert made["kind"] == "ConfigMap"
-    assert made["apiVersion"] == "v1"
+    created = call(api, "POST", CONFIGMAPS, configmap("a", k="v"))
+    meta = created["metadata"]
+    assert created["kind"] == "ConfigMap"
+    assert created["apiVersion"] == "v1"
     assert meta["uid"]
     assert meta["creationTimestamp"].endswith("Z")
     assert "generation" not in meta  # only kinds with a wanted and an actual state have one
-    assert call(api, "GET", f"{CONFIGMAPS}/a") == made
+    assert call(api, "GET", f"{CONFIGMAPS}/a") == created
     status = call(api, "POST", CONFIGMAPS, configmap("a"), code=409)
     assert status["reason"] == "AlreadyExists"
 
 
 def test_a_write_from_an_old_version_conflicts(api: ApiServer) -> None:
     """Of two writers that read the same version only the first succeeds."""
-    made = call(api, "POST", CONFIGMAPS, configmap("a", k="1"))
-    newer = call(api, "PUT", f"{CONFIGMAPS}/a", made | {"data": {"k": "2"}})
-    assert int(newer["metadata"]["resourceVersion"]) > int(made["metadata"]["resourceVersion"])
-    status = call(api, "PUT", f"{CONFIGMAPS}/a", made | {"data": {"k": "3"}}, code=409)
+    created = call(api, "POST", CONFIGMAPS, configmap("a", k="1"))
+    newer = call(api, "PUT", f"{CONFIGMAPS}/a", created | {"data": {"k": "2"}})
+    assert int(newer["metadata"]["resourceVersion"]) > int(created["metadata"]["resourceVersion"])
+    status = call(api, "PUT", f"{CONFIGMAPS}/a", created | {"data": {"k": "3"}}, code=409)
     assert status["reason"] == "Conflict"
 
 
 def test_a_write_that_changes_nothing_makes_no_version(api: ApiServer) -> None:
     """A no-op write returns the object as it was, and watches see nothing of it."""
-    made = call(api, "POST", CONFIGMAPS, configmap("a", k="1"))
+    created = call(api, "POST", CONFIGMAPS, configmap("a", k="1"))
     again = call(api, "PUT", f"{CONFIGMAPS}/a", configmap("a", k="1"))
-    assert again["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
+    assert again["metadata"]["resourceVersion"] == created["metadata"]["resourceVersion"]
 
 
 def test_status_is_written_only_through_its_subresource(api: ApiServer) -> None:
     """The object's path leaves the status alone, the subresource's leaves the rest alone."""
     gateway = {"metadata": {"name": "n1"}, "gatewayIP": "10.0.0.1", "status": {"x": 1}}
-    made = call(api, "POST", GATEWAYS, gateway)
-    assert "status" not in made
-    told = call(api, "PUT", f"{GATEWAYS}/n1/status", made | {"gatewayIP": "9.9.9.9", "status": {"x": 2}})
-    assert told["gatewayIP"] == "10.0.0.1"
-    assert told["status"] == {"x": 2}
-    assert told["metadata"]["generation"] == 1
-    changed = call(api, "PUT", f"{GATEWAYS}/n1", told | {"gatewayIP": "10.0.0.2", "status": {"x": 3}})
+    created = call(api, "POST", GATEWAYS, gateway)
+    assert "status" not in created
+    stored = call(api, "PUT", f"{GATEWAYS}/n1/status", created | {"gatewayIP": "9.9.9.9", "status": {"x": 2}})
+    assert stored["gatewayIP"] == "10.0.0.1"
+    assert stored["status"] == {"x": 2}
+    assert stored["metadata"]["generation"] == 1
+    changed = call(api, "PUT", f"{GATEWAYS}/n1", stored | {"gatewayIP": "10.0.0.2", "status": {"x": 3}})
     assert changed["status"] == {"x": 2}
     assert changed["metadata"]["generation"] == 2
 
 
 def test_the_status_of_a_node_is_written_with_its_annotations(api: ApiServer) -> None:
     """As by Kubernetes, where a write to it leaves only the spec and the identity of a Node alone."""
-    made = call(api, "POST", "/api/v1/nodes", {"metadata": {"name": "n1"}, "spec": {"unschedulable": True}})
-    metadata = made["metadata"] | {"annotations": {"a": "b"}}
-    told = call(api, "PUT", "/api/v1/nodes/n1/status", made | {"metadata": metadata, "spec": {}})
-    assert told["metadata"]["annotations"] == {"a": "b"}
-    assert told["spec"] == {"unschedulable": True}
+    created = call(api, "POST", "/api/v1/nodes", {"metadata": {"name": "n1"}, "spec": {"unschedulable": True}})
+    metadata = created["metadata"] | {"annotations": {"a": "b"}}
+    stored = call(api, "PUT", "/api/v1/nodes/n1/status", created | {"metadata": metadata, "spec": {}})
+    assert stored["metadata"]["annotations"] == {"a": "b"}
+    assert stored["spec"] == {"unschedulable": True}
     gone = call(
-        api, "PUT", "/api/v1/nodes/n1/status", told | {"metadata": made["metadata"] | {"resourceVersion": ""}}
+        api, "PUT", "/api/v1/nodes/n1/status", stored | {"metadata": created["metadata"] | {"resourceVersion": ""}}
     )
     assert "annotations" not in gone["metadata"]
 
@@ -287,8 +287,8 @@ def test_a_definition_adds_a_resource_and_its_end_removes_it(api: ApiServer) -> 
     versions = [{"name": "v1", "served": True, "storage": True, "subresources": {"status": {}}}]
     spec: dict[str, Any] = {"group": "example.org", "scope": "Namespaced", "versions": versions}
     spec["names"] = {"plural": "things", "kind": "Thing"}
-    made = call(api, "POST", crds, {"metadata": {"name": "things.example.org"}, "spec": spec})
-    assert {"Established", "NamesAccepted"} == {c["type"] for c in made["status"]["conditions"]}
+    definition = call(api, "POST", crds, {"metadata": {"name": "things.example.org"}, "spec": spec})
+    assert {"Established", "NamesAccepted"} == {c["type"] for c in definition["status"]["conditions"]}
     things = "/apis/example.org/v1/namespaces/default/things"
     call(api, "POST", things, {"metadata": {"name": "t"}, "spec": {}})
     names = [resource["name"] for resource in call(api, "GET", "/apis/example.org/v1")["resources"]]
@@ -314,10 +314,10 @@ def test_objects_outlive_a_restart(tmp_path: Path) -> None:
     """With a data file a new server has the same objects, and watches from old versions are told to list."""
     file = tmp_path / "data.json"
     with ApiServer(data=file) as api:
-        made = call(api, "POST", CONFIGMAPS, configmap("a", k="v"))
+        created = call(api, "POST", CONFIGMAPS, configmap("a", k="v"))
         rv = api.store.rv
     with ApiServer(data=file) as api:
-        assert call(api, "GET", f"{CONFIGMAPS}/a") == made
+        assert call(api, "GET", f"{CONFIGMAPS}/a") == created
         (event,) = Watch(api, CONFIGMAPS, resourceVersion=rv).until_end()
         assert event["object"]["code"] == 410
         assert api.store.rv > rv

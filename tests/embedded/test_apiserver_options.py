@@ -53,12 +53,12 @@ def test_tokens_and_addresses_outlive_a_restart(tmp_path: Path) -> None:
     with ApiServer(**options) as api:
         call(api, "POST", ACCOUNTS, {"metadata": {"name": "a"}}, "root")
         token = api.accounts.issue("default", "a")
-        given = call(api, "POST", SERVICES, service("a"), "root")[1]["spec"]["clusterIP"]
+        cluster_ip = call(api, "POST", SERVICES, service("a"), "root")[1]["spec"]["clusterIP"]
     with ApiServer(**options) as api:
         assert call(api, "GET", ACCOUNTS, token=token)[0] == 200
         for wrong_token in (f"{token}0", f"{token}\xfc"):
             assert call(api, "GET", ACCOUNTS, token=wrong_token)[0] == 401
-        assert call(api, "POST", SERVICES, service("b", clusterIP=given), "root")[0] == 422
+        assert call(api, "POST", SERVICES, service("b", clusterIP=cluster_ip), "root")[0] == 422
 
 
 def test_faults_are_the_administrators_business() -> None:

@@ -72,16 +72,16 @@ class Kubelet:
     def pods(self) -> dict[str, dict[str, Any]]:
         """Return the Pods of benchmarks that there are."""
         items = self.client.request("GET", PODS)["items"]
-        return {one["metadata"]["name"]: one for one in items if one["metadata"]["name"].startswith(MINE)}
+        return {item["metadata"]["name"]: item for item in items if item["metadata"]["name"].startswith(MINE)}
 
     def _run(self) -> None:
         while not self._closed.wait(0.05):
-            there = self.pods()
-            for name in self.running.keys() - there.keys():
+            pods = self.pods()
+            for name in self.running.keys() - pods.keys():
                 process = self.running.pop(name)
                 process.kill()
                 process.communicate()
-            for name, pod in there.items():
+            for name, pod in pods.items():
                 if name not in self.seen:
                     self.seen[name] = pod
                     self._begin(name, pod)
@@ -98,7 +98,7 @@ class Kubelet:
         if self.broken and "client" in name:
             self._patch(name, _terminated("Failed", self.broken), "/status")
             return
-        env = {one["name"]: one["value"] for one in container["env"] if "value" in one}
+        env = {variable["name"]: variable["value"] for variable in container["env"] if "value" in variable}
         words = [self.reached_by.get(word, word.replace("$(POD_IP)", address)) for word in container["args"]]
         argv = [sys.executable, "-m", "mcagent.cli.main", *words]  # the image's entry point
         self.running[name] = subprocess.Popen(argv, env=os.environ | env, stdout=subprocess.PIPE, text=True)
@@ -128,10 +128,10 @@ class World:
         self.east, self.west, self.kubeconfig = east, west, kubeconfig
         self.port = free_port()
 
-    def arguments(self, *more: str) -> list[str]:
+    def arguments(self, *arguments: str) -> list[str]:
         """Return the command line."""
         clusters = ("--from", "east", "--to", "west", "--kubeconfig", str(self.kubeconfig))
-        return ["benchmark", *clusters, "--seconds", "1", "--port", str(self.port), *more]
+        return ["benchmark", *clusters, "--seconds", "1", "--port", str(self.port), *arguments]
 
     def left(self) -> list[str]:
         """Return the Pods that are left."""
@@ -154,7 +154,7 @@ def world(tmp_path: Path) -> Iterator[World]:
             stack.callback(kubelets[-1].close)
             own = json.loads(file.read_text())
             for part, holder in (("clusters", "cluster"), ("users", "user")):
-                whole[part] += [{"name": cluster, holder: one[holder]} for one in own[part]]
+                whole[part] += [{"name": cluster, holder: obj[holder]} for obj in own[part]]
             whole["contexts"].append({"name": cluster, "context": {"cluster": cluster, "user": cluster}})
         (tmp_path / "both").write_text(json.dumps(whole))
         yield World(kubelets[0], kubelets[1], tmp_path / "both")
@@ -163,14 +163,14 @@ def world(tmp_path: Path) -> Iterator[World]:
 def test_both_ways_are_measured_within_the_limit(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     """Pods with the agent's image and no rights, two of them on the Nodes of the others; none is left."""
     assert main(world.arguments("--yes", "--limit", "80Mbit", "-o", "json")) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [row["way"] for row in found["ways"]] == ["pod", "node"]
-    for row in found["ways"]:
+    report = json.loads(capsys.readouterr().out)
+    assert [row["way"] for row in report["ways"]] == ["pod", "node"]
+    for row in report["ways"]:
         assert (row["fromNode"], row["toNode"], row["error"]) == ("east-n1", "west-n1", "")
         assert 0 < row["bytes"] <= 1.2 * 80e6 / 8
         assert 0 < row["bitsPerSecond"] <= 1.2 * 80e6
         assert 0 < row["roundTripP50Seconds"] <= row["roundTripP99Seconds"]
-    assert found["ways"][0]["encrypted"] is None  # the agents here cannot be asked
+    assert report["ways"][0]["encrypted"] is None  # the agents here cannot be asked
     assert world.left() == []
     for kubelet in (world.east, world.west):
         specs = [pod["spec"] for pod in kubelet.seen.values()]
@@ -211,9 +211,9 @@ def test_a_client_that_fails_is_told_of(world: World, capsys: pytest.CaptureFixt
     """Its words are in the table, the other way is measured all the same, and nothing is left."""
     world.east.broken = "192.0.2.1:25301: timed out"
     assert main(world.arguments("--yes")) == 1
-    told = capsys.readouterr().out
-    assert "pod: 192.0.2.1:25301: timed out" in told
-    assert "node: " in told
+    output = capsys.readouterr().out
+    assert "pod: 192.0.2.1:25301: timed out" in output
+    assert "node: " in output
     assert world.left() == []
 
 
@@ -224,13 +224,13 @@ def test_nothing_is_started_without_a_yes(world: World, capsys: pytest.CaptureFi
         assert main([*world.arguments("--yes"), *wrong]) == 2
     assert main(["benchmark", "--yes"]) == 2
     assert "confirm with --yes" in capsys.readouterr().err
-    ours, theirs = pty.openpty()
+    own_end, peer_end = pty.openpty()
     argv = [sys.executable, "-m", "mcagent.cli.main", *world.arguments()]
-    with subprocess.Popen(argv, stdin=theirs, stderr=subprocess.PIPE, text=True) as process:
-        os.write(ours, b"n\n")
+    with subprocess.Popen(argv, stdin=peer_end, stderr=subprocess.PIPE, text=True) as process:
+        os.write(own_end, b"n\n")
         assert "nothing was started" in process.communicate(timeout=30)[1]
-    os.close(ours)
-    os.close(theirs)
+    os.close(own_end)
+    os.close(peer_end)
     assert process.returncode == 1
     assert not world.east.seen
     assert not world.west.seen
@@ -241,15 +241,15 @@ def test_nobody_is_asked_about_a_context_that_does_not_exist(
 ) -> None:
     """Neither is about a cluster without agents; the error names what is wrong."""
     assert main([*world.arguments(), "--to", "nord"]) != 0
-    told = capsys.readouterr().err
-    assert "nord" in told
-    assert "east, west" in told
-    assert "Other traffic may notice" not in told
-    assert "confirm with --yes" not in told
+    output = capsys.readouterr().err
+    assert "nord" in output
+    assert "east, west" in output
+    assert "Other traffic may notice" not in output
+    assert "confirm with --yes" not in output
     assert main([*world.arguments(), "--namespace", "elsewhere"]) == 1
-    told = capsys.readouterr().err
-    assert "no agent Pod in elsewhere" in told
-    assert "Other traffic may notice" not in told
+    output = capsys.readouterr().err
+    assert "no agent Pod in elsewhere" in output
+    assert "Other traffic may notice" not in output
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -27,11 +27,11 @@ from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.model.objects import Kind
 from tests.embedded.controlworld import COMMON_AREA, NAMESPACE, QUICK, Objects, client_of, join
 from tests.properties import REAL
-from tests.settled import settled
-from tests.unit import leader_world
-from tests.unit.control_clusters import CIDRS
-from tests.unit.member_world import conditions_of, export_of, node, service, settings, slice_of
 from tests.waiting import until
+from tests.worlds import leader_world
+from tests.worlds.control_clusters import CIDRS
+from tests.worlds.member_world import conditions_of, export_of, node, service, settings, slice_of
+from tests.worlds.settled import settled
 
 SHOP = "default"  # a namespace that every server has
 REFUSED = ("False", "DuplicateClusterID")
@@ -164,10 +164,10 @@ class World:
 def world(tmp_path: Path) -> Iterator[World]:
     """Give a leader and two members that have joined."""
     with ExitStack() as stack:
-        made = World(tmp_path, stack)
-        for name in made.members:
-            made.join(name)
-        yield made
+        world = World(tmp_path, stack)
+        for name in world.members:
+            world.join(name)
+        yield world
 
 
 def test_export_import_change_unexport(world: World) -> None:
@@ -184,9 +184,9 @@ def test_export_import_change_unexport(world: World) -> None:
             == {"Valid": ("True", "Valid"), "Ready": ("True", "Exported"), "Conflict": ("False", "NoConflicts")}
         )
     )
-    found = east.get(Kind.CLUSTER_INFO_IMPORT, "west-clusterinfo", NAMESPACE)
-    assert found["spec"]["gatewayInfos"] == [{"gatewayIP": "192.168.2.1"}]
-    assert found["spec"]["serviceCIDR"] == "10.97.0.0/16"
+    info = east.get(Kind.CLUSTER_INFO_IMPORT, "west-clusterinfo", NAMESPACE)
+    assert info["spec"]["gatewayInfos"] == [{"gatewayIP": "192.168.2.1"}]
+    assert info["spec"]["serviceCIDR"] == "10.97.0.0/16"
     west.remove(Kind.ENDPOINT_SLICE, "web-slice")
     until(lambda: east.imported() == {"web": {"10.10.1.1"}})
     east.remove(Kind.SERVICE_EXPORT, "web")
@@ -231,7 +231,7 @@ def test_one_endpoint_change_writes_the_same_however_many_clusters_export(world:
             north.put(leader_world.cluster_info(f"c{number}", f"10.{100 + number}.0.0/16"))
             north.put(leader_world.service(f"c{number}", f"{SHOP}/many"))
             north.put(leader_world.endpoints(f"c{number}", [f"10.{100 + number}.0.1"], f"{SHOP}/many"))
-        until(lambda: all(len(one.imported().get("many", ())) == count for one in members))  # noqa: B023
+        until(lambda: all(len(member.imported().get("many", ())) == count for member in members))  # noqa: B023
         until(world.idle)
         for cluster in (north, *members):
             cluster.api.requests.clear()
@@ -242,7 +242,7 @@ def test_one_endpoint_change_writes_the_same_however_many_clusters_export(world:
             lambda old: {**old, "spec": changed["spec"]},  # noqa: B023
             COMMON_AREA,
         )
-        until(lambda: all(f"10.100.0.{count}" in one.imported()["many"] for one in members))  # noqa: B023
+        until(lambda: all(f"10.100.0.{count}" in member.imported()["many"] for member in members))  # noqa: B023
         until(world.idle)
         written.append(
             {
@@ -279,9 +279,9 @@ def test_all_that_a_service_is_reaches_the_other_clusters(world: World) -> None:
     assert shown("pods")["spec"].get("ips", []) == []
     until(lambda: east.imported().get("pods") == {"10.96.250.9"})
     (name,) = [n for n in east.objects.names(Kind.ENDPOINT_SLICE) if n.startswith("antrea-mc-pods-")]
-    found = east.get(Kind.ENDPOINT_SLICE, name)
-    assert found["metadata"]["labels"]["multicluster.kubernetes.io/source-cluster"] == "east"
-    assert [item["hostname"] for item in found["endpoints"]] == ["pods-0"]
+    endpoint_slice = east.get(Kind.ENDPOINT_SLICE, name)
+    assert endpoint_slice["metadata"]["labels"]["multicluster.kubernetes.io/source-cluster"] == "east"
+    assert [item["hostname"] for item in endpoint_slice["endpoints"]] == ["pods-0"]
     until(world.idle)
     written = world.north.objects.writes("/resourceexports/east-default-all-service")
     assert [write for write in written if write.startswith("patch") and "/status" not in write] == []
@@ -520,14 +520,14 @@ class Interleavings(RuleBasedStateMachine):
             for name, member in self.world.members.items()
             if member.get(Kind.CLUSTER_SET, "set", NAMESPACE) is not None
         }
-        found: dict[str, dict[str, set[str]]] = {name: {} for name in self.world.members}
+        expected: dict[str, dict[str, set[str]]] = {name: {} for name in self.world.members}
         for name, member in inside.items():
             for exported in member.objects.names(Kind.SERVICE_EXPORT):
                 host = {"web": 1, "db": 2}[exported]
                 for importer in inside:
                     own, other = f"10.10.1.{host}", f"{CIDRS[name].rsplit('.', 2)[0]}.200.{host}"
-                    found[importer].setdefault(exported, set()).add(own if importer == name else other)
-        return found
+                    expected[importer].setdefault(exported, set()).add(own if importer == name else other)
+        return expected
 
     def teardown(self) -> None:
         try:
@@ -543,8 +543,8 @@ class Interleavings(RuleBasedStateMachine):
         wrong = []
         for name, expected in self._expected().items():
             member = world.members[name]
-            if (there := member.imported()) != expected:
-                wrong.append(f"{name} imports {there}, not {expected}")
+            if (imported_addresses := member.imported()) != expected:
+                wrong.append(f"{name} imports {imported_addresses}, not {expected}")
             raw = member.get(Kind.CLUSTER_SET, "set", NAMESPACE)
             if raw is not None and "deletionTimestamp" in raw["metadata"]:
                 wrong.append(f"{name} is still leaving")

@@ -160,22 +160,22 @@ class Cluster:
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
     """Give a function that makes a cluster; all are closed at the end."""
-    made: list[Cluster] = []
+    clusters: list[Cluster] = []
 
-    def make(role: ControllerRole, **more: Any) -> Cluster:
-        found = Cluster(role, tmp_path, **more)
-        made.append(found)
-        return found
+    def make(role: ControllerRole, **fields: Any) -> Cluster:
+        cluster = Cluster(role, tmp_path, **fields)
+        clusters.append(cluster)
+        return cluster
 
     yield make
-    for found in reversed(made):
-        found.close()
+    for cluster in reversed(clusters):
+        cluster.close()
 
 
 def ready(objects: Objects, namespace: str) -> bool:
     """Tell whether the ClusterSet is Ready."""
-    found = objects.get(Kind.CLUSTER_SET, "blue", namespace)
-    conditions = (found.get("status") or {}).get("conditions") or ()
+    cluster_set = objects.get(Kind.CLUSTER_SET, "blue", namespace)
+    conditions = (cluster_set.get("status") or {}).get("conditions") or ()
     return any((item["type"], item["status"]) == ("Ready", "True") for item in conditions)
 
 
@@ -186,8 +186,8 @@ def test_a_leader_that_stops_lets_a_controller_of_another_namespace_lead(cluster
     leader.objects.put(Kind.CLUSTER_SET, "blue", COMMON_AREA, spec=spec)
 
     def holder() -> str | None:
-        found = leader.objects.get(Kind.CLUSTER_SET, "blue", COMMON_AREA)
-        return (found["metadata"].get("annotations") or {}).get("mcagent.io/controller")
+        cluster_set = leader.objects.get(Kind.CLUSTER_SET, "blue", COMMON_AREA)
+        return (cluster_set["metadata"].get("annotations") or {}).get("mcagent.io/controller")
 
     leading = leader.start()
     until(lambda: holder() == COMMON_AREA, timeout=20)
@@ -358,8 +358,8 @@ def test_a_member_is_ready_once_the_leader_takes_its_announcement(cluster: Calla
     member.join(leader, "east", leader.bind_member("east"))
 
     def said() -> dict[str, Any]:
-        found = member.objects.get(Kind.CLUSTER_SET, "blue") or {}
-        conditions = (found.get("status") or {}).get("conditions") or [{}]
+        cluster_set = member.objects.get(Kind.CLUSTER_SET, "blue") or {}
+        conditions = (cluster_set.get("status") or {}).get("conditions") or [{}]
         return next((item for item in conditions if item.get("type") == "Ready"), {})
 
     until(lambda: said().get("reason") == "AnnounceFailed", timeout=20)
@@ -384,8 +384,8 @@ def test_a_token_that_may_not_be_read_is_told(cluster: Callable[..., Cluster]) -
     member.join(leader, "east", leader.bind_member("east"))
 
     def told() -> bool:
-        found = member.objects.get(Kind.CLUSTER_SET, "blue") or {}
-        text = json.dumps(found.get("status") or {})
+        cluster_set = member.objects.get(Kind.CLUSTER_SET, "blue") or {}
+        text = json.dumps(cluster_set.get("status") or {})
         return "Secret kube-system/leader-access cannot be read" in text and (
             "kubectl -n kube-system create role mcagent-leader-token" in text
         )

@@ -99,11 +99,11 @@ def site(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Site]:
     identity = certificates.server_identity(tmp_path / "pki", ["127.0.0.1", "localhost"])
     with ApiServer(tls=identity, tokens=frozenset({"admin-token"})) as server:
         server.write_kubeconfig(tmp_path / "kubeconfig")
-        found = Site(tmp_path / "kubeconfig", Client(str(tmp_path / "kubeconfig")), capsys)
-        for name in {HOME, AREA} - set(found.names("/api/v1/namespaces")):
-            found.post("/api/v1/namespaces", "Namespace", name)
-        yield found
-        found.client.close()
+        site = Site(tmp_path / "kubeconfig", Client(str(tmp_path / "kubeconfig")), capsys)
+        for name in {HOME, AREA} - set(site.names("/api/v1/namespaces")):
+            site.post("/api/v1/namespaces", "Namespace", name)
+        yield site
+        site.client.close()
 
 
 @contextmanager
@@ -180,11 +180,11 @@ def test_deploy_waits_until_all_pods_are_ready(site: Site) -> None:
         ready += 1
 
     with meanwhile(roll_out):
-        code, said = site.run(*AGENTS, "--apply", "--timeout", "20")
-    assert code == 0, said
-    assert "DaemonSet kube-system/mcagent-agent created" in said
-    assert "DaemonSet kube-system/mcagent-agent: 1 of 3 Pods ready" in said
-    assert "DaemonSet kube-system/mcagent-openvswitch is rolled out" in said
+        code, output = site.run(*AGENTS, "--apply", "--timeout", "20")
+    assert code == 0, output
+    assert "DaemonSet kube-system/mcagent-agent created" in output
+    assert "DaemonSet kube-system/mcagent-agent: 1 of 3 Pods ready" in output
+    assert "DaemonSet kube-system/mcagent-openvswitch is rolled out" in output
 
 
 def test_deploy_says_why_pods_are_not_ready(site: Site) -> None:
@@ -192,13 +192,13 @@ def test_deploy_says_why_pods_are_not_ready(site: Site) -> None:
     site.node("east-1")
     why = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "mcagent:0.1.0"'}
     site.status(f"{PODS}/mcagent-agent-east-1", containerStatuses=[{"name": "agent", "state": {"waiting": why}}])
-    code, said = site.run(*AGENTS, "--apply", "--timeout", "1")
+    code, output = site.run(*AGENTS, "--apply", "--timeout", "1")
     assert code == 1
     assert (
         "after 1 s not rolled out: DaemonSet kube-system/mcagent-openvswitch: its controller has not processed"
-        in said
+        in output
     )
-    assert 'Pod mcagent-agent-east-1: ImagePullBackOff: Back-off pulling image "mcagent:0.1.0"' in said
+    assert 'Pod mcagent-agent-east-1: ImagePullBackOff: Back-off pulling image "mcagent:0.1.0"' in output
 
 
 def test_deploy_requires_kubernetes_1_30(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,9 +220,9 @@ def test_what_helm_installed_is_helms(site: Site) -> None:
         "mcagent-agent",
         metadata={"annotations": annotations},
     )
-    code, said = site.run(*AGENTS, "--apply", "--no-wait")
+    code, output = site.run(*AGENTS, "--apply", "--no-wait")
     assert code == 1
-    assert 'ConfigMap kube-system/mcagent-agent belongs to the Helm release "mesh": use helm upgrade' in said
+    assert 'ConfigMap kube-system/mcagent-agent belongs to the Helm release "mesh": use helm upgrade' in output
     assert site.names(DAEMONS) == []
 
 
@@ -235,10 +235,10 @@ def test_a_second_installation_in_another_namespace_is_refused(site: Site) -> No
 
     assert site.run(*AGENTS, "--apply", "--no-wait")[0] == 0
     for arguments in (("--apply", "--no-wait"), ("--dry-run",)):
-        code, said = site.run(*AGENTS, "-n", "default", *arguments)
+        code, output = site.run(*AGENTS, "-n", "default", *arguments)
         assert code == 1
         assert (
-            f"ClusterRoleBinding mcagent-agent is that of namespace {HOME}, where this part is installed" in said
+            f"ClusterRoleBinding mcagent-agent is that of namespace {HOME}, where this part is installed" in output
         )
     assert bound() == [HOME]
     assert site.names(DAEMONS.replace(HOME, "default")) == []
@@ -321,13 +321,13 @@ def test_nodes_are_cleaned_before_anything_that_this_needs_goes(site: Site) -> N
     site.node("east-3", ready=False)
     log: list[str] = []
     with meanwhile(kubelets(site, cleaned, log)):
-        code, said = site.run("uninstall", "--yes", "--timeout", "20")
-    assert code == 0, said
+        code, output = site.run("uninstall", "--yes", "--timeout", "20")
+    assert code == 0, output
     for name in ("east-1", "east-2"):
         own = [line for line in log if line.startswith(name)]
         assert own == [f"{name}: agent ends", f"{name}: cleanup --config /etc/mcagent/agent.yaml"]
-    assert "Node east-3 is not Ready and is skipped" in said
-    assert said.index("2 of 2 Nodes cleaned") < said.index("DaemonSet kube-system/mcagent-openvswitch deleted")
+    assert "Node east-3 is not Ready and is skipped" in output
+    assert output.index("2 of 2 Nodes cleaned") < output.index("DaemonSet kube-system/mcagent-openvswitch deleted")
     assert site.names(DAEMONS) == site.names(PODS) == []
     assert site.names(f"/api/v1/namespaces/{HOME}/configmaps") == []
     assert site.run("uninstall", "--yes") == (
@@ -342,14 +342,14 @@ def test_a_node_that_cannot_be_cleaned_stops_it_and_is_tried_again(site: Site) -
         site.node(name)
     log: list[str] = []
     with meanwhile(kubelets(site, lambda node: failed(node) if node == "east-2" else cleaned(node), log)):
-        code, said = site.run("uninstall", "--yes", "--timeout", "20")
+        code, output = site.run("uninstall", "--yes", "--timeout", "20")
     assert code == 1
-    assert "not cleaned: Node east-2: ovsdb: connection refused (Pod mcagent-cleanup-east-2)" in said
+    assert "not cleaned: Node east-2: ovsdb: connection refused (Pod mcagent-cleanup-east-2)" in output
     assert site.names(DAEMONS) == ["mcagent-openvswitch"]
     log.clear()
     with meanwhile(kubelets(site, cleaned, log)):
-        code, said = site.run("uninstall", "--yes", "--timeout", "20")
-    assert code == 0, said
+        code, output = site.run("uninstall", "--yes", "--timeout", "20")
+    assert code == 0, output
     assert log == ["east-2: cleanup --config /etc/mcagent/agent.yaml"]
     assert site.names(DAEMONS) == site.names(PODS) == []
 
@@ -359,14 +359,14 @@ def test_uninstall_asks_where_agents_run(site: Site, monkeypatch: pytest.MonkeyP
     site.run(*AGENTS, "--apply", "--no-wait")
     site.node("east-1")
     monkeypatch.setattr("sys.stdin", StringIO())
-    code, said = site.run("uninstall", "--timeout", "20")
+    code, output = site.run("uninstall", "--timeout", "20")
     assert code == 1
-    assert "1 Nodes lose their connections to other clusters. Give --yes" in said
+    assert "1 Nodes lose their connections to other clusters. Give --yes" in output
     assert "mcagent-agent" in site.names(DAEMONS)
     monkeypatch.setattr("sys.stdin", Terminal("y\n"))
     with meanwhile(kubelets(site, cleaned, [])):
-        code, said = site.run("uninstall", "--timeout", "20")
-    assert code == 0, said
+        code, output = site.run("uninstall", "--timeout", "20")
+    assert code == 0, output
     assert site.names(DAEMONS) == []
 
 
@@ -379,11 +379,11 @@ def test_uninstall_asks_where_services_are_shared(site: Site, monkeypatch: pytes
     site.post(exports, "ServiceExport", "web")
     site.post(sets, "ClusterSet", "blue", spec={"clusterID": "east", "leaders": [leader]})
     monkeypatch.setattr("sys.stdin", StringIO())
-    code, said = site.run("uninstall", "--timeout", "5")
-    assert (code, "Other clusters lose 1 Service of this cluster" in said) == (1, True)
+    code, output = site.run("uninstall", "--timeout", "5")
+    assert (code, "Other clusters lose 1 Service of this cluster" in output) == (1, True)
     assert site.client.request("GET", sets)["items"]
-    code, said = site.run("uninstall", "--timeout", "5", "--yes")
-    assert code == 0, said
+    code, output = site.run("uninstall", "--timeout", "5", "--yes")
+    assert code == 0, output
     assert not site.client.request("GET", sets)["items"]
 
 
@@ -400,14 +400,14 @@ def test_a_leader_with_members_is_not_removed(site: Site) -> None:
     site.controller(AREA, "leader")
     announces = f"/apis/{GROUP}/v1alpha1/namespaces/{AREA}/memberclusterannounces"
     site.post(announces, "MemberClusterAnnounce", "member-announce-from-west", clusterID="west")
-    for more in ((), ("--dry-run",)):
-        code, said = site.run("uninstall", "--yes", "--role", "leader", *more)
+    for arguments in ((), ("--dry-run",)):
+        code, output = site.run("uninstall", "--yes", "--role", "leader", *arguments)
         assert code == 1
-        assert "this cluster leads west: let each leave first" in said
-        assert f"kubectl delete memberclusterannounce -n {AREA} member-announce-from-west" in said
+        assert "this cluster leads west: let each leave first" in output
+        assert f"kubectl delete memberclusterannounce -n {AREA} member-announce-from-west" in output
     site.client.request("DELETE", f"{announces}/member-announce-from-west")
-    code, said = site.run("uninstall", "--yes", "--role", "leader", "--timeout", "5")
-    assert code == 0, said
+    code, output = site.run("uninstall", "--yes", "--role", "leader", "--timeout", "5")
+    assert code == 0, output
     assert site.names(DEPLOYMENTS.format(AREA)) == []
 
 
@@ -416,13 +416,13 @@ def test_the_other_role_keeps_what_it_needs(site: Site) -> None:
     site.run(*AGENTS, "--apply", "--no-wait")
     site.controller(HOME, "member")
     site.controller(AREA, "leader")
-    code, said = site.run("uninstall", "--yes", "--crds")
-    assert (code, said) == (
+    code, output = site.run("uninstall", "--yes", "--crds")
+    assert (code, output) == (
         1,
         f"mcagent uninstall: --crds: the leader in namespace {AREA} needs them (--role all removes both)\n",
     )
-    code, said = site.run("uninstall", "--yes", "--timeout", "5")
-    assert code == 0, said
+    code, output = site.run("uninstall", "--yes", "--timeout", "5")
+    assert code == 0, output
     assert site.names(DEPLOYMENTS.format(HOME)) == site.names(DAEMONS) == []
     assert site.names(DEPLOYMENTS.format(AREA)) == ["mcagent-leader"]
     assert "mcagent-metrics-reader" in site.names("/apis/rbac.authorization.k8s.io/v1/clusterroles")
@@ -432,10 +432,10 @@ def test_a_helm_release_is_left_to_helm(site: Site) -> None:
     """What it holds stays, but for the agents; the command that removes it is told."""
     site.run(*AGENTS, "--apply", "--no-wait")
     site.controller(HOME, "member", **{"meta.helm.sh/release-name": "mesh"})
-    code, said = site.run("uninstall", "--yes", "--timeout", "5")
-    assert code == 0, said
+    code, output = site.run("uninstall", "--yes", "--timeout", "5")
+    assert code == 0, output
     assert (
-        "left to Helm, which has installed them: 1 objects (helm uninstall mesh --namespace kube-system)" in said
+        "left to Helm, which has installed them: 1 objects (helm uninstall mesh --namespace kube-system)" in output
     )
     assert site.names(DEPLOYMENTS.format(HOME)) == ["mcagent-member"]
 
@@ -468,9 +468,9 @@ def test_crds_go_last_and_only_when_told(site: Site) -> None:
     site.client.request("PATCH", f"{crds}/{theirs}", body=label, content_type="application/merge-patch+json")
     assert site.run("uninstall", "--yes", "--timeout", "5")[0] == 0
     assert len(site.names(crds)) == 7
-    code, said = site.run("uninstall", "--yes", "--crds", "--timeout", "5")
-    assert code == 0, said
-    assert f"CustomResourceDefinition gateways.{GROUP} goes, with all that is stored under it: 1 objects" in said
+    code, output = site.run("uninstall", "--yes", "--crds", "--timeout", "5")
+    assert code == 0, output
+    assert f"CustomResourceDefinition gateways.{GROUP} goes, with all that is stored under it: 1 objects" in output
     wait_until(lambda: site.names(crds) == [theirs], "CRDs to go", timeout=5)
 
 

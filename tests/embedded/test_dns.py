@@ -96,21 +96,21 @@ def test_names_are_put_in_and_taken_out_again(site: Site) -> None:
     """Each action can be repeated, and `show` changes nothing."""
     code, shown, _ = site.run("show")
     assert (code, site.corefile) == (0, COREFILE)
-    code, _, said = site.run("apply")
+    code, _, output = site.run("apply")
     assert code == 0
-    assert "ConfigMap kube-system/coredns: clusterset.local added; CoreDNS loads it within" in said
+    assert "ConfigMap kube-system/coredns: clusterset.local added; CoreDNS loads it within" in output
     assert site.corefile == shown != COREFILE
     assert "is there already" in site.run("apply")[2]
-    code, _, said = site.run("remove")
+    code, _, output = site.run("remove")
     assert (code, site.corefile) == (0, COREFILE)
-    assert "clusterset.local removed" in said
-    code, _, said = site.run("remove")
+    assert "clusterset.local removed" in output
+    code, _, output = site.run("remove")
     assert (code, site.corefile) == (0, COREFILE)
-    assert "mcagent dns has added nothing" in said
+    assert "mcagent dns has added nothing" in output
 
 
 @pytest.mark.parametrize(
-    ("image", "said"),
+    ("image", "message"),
     [
         ("registry.k8s.io/coredns/coredns:v1.12.1", "CoreDNS is 1.12.1 and would not start again"),
         (
@@ -119,12 +119,12 @@ def test_names_are_put_in_and_taken_out_again(site: Site) -> None:
         ),
     ],
 )
-def test_a_corefile_that_coredns_would_not_take_is_not_written(site: Site, image: str, said: str) -> None:
+def test_a_corefile_that_coredns_would_not_take_is_not_written(site: Site, image: str, message: str) -> None:
     """An older CoreDNS ends at a word that it does not know, and with it all names of the cluster."""
     site.image(image)
     code, _, error = site.run("apply")
     assert code != 0
-    assert said in error
+    assert message in error
     assert site.corefile == COREFILE
 
 
@@ -137,9 +137,9 @@ def test_a_version_that_the_image_does_not_tell_is_named(site: Site) -> None:
 
 def test_without_coredns_it_says_what_is_missing(site: Site) -> None:
     """`apply` fails; `remove` has nothing to do."""
-    code, _, said = site.run("apply", "--configmap", "other")
+    code, _, output = site.run("apply", "--configmap", "other")
     assert code != 0
-    assert "ConfigMap kube-system/other is not there" in said
+    assert "ConfigMap kube-system/other is not there" in output
     assert site.run("remove", "--configmap", "other")[0] == 0
 
 

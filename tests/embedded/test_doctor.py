@@ -97,9 +97,9 @@ def fill(client: Client) -> None:
 def contents(file: Path) -> dict[str, str]:
     """Return the files of a bundle."""
     with tarfile.open(file) as archive:
-        names = [one for one in archive.getmembers() if one.isfile()]
-        found = {one.name.removeprefix("mcagent-doctor/"): archive.extractfile(one) for one in names}
-        return {name: part.read().decode() for name, part in found.items() if part is not None}
+        names = [member for member in archive.getmembers() if member.isfile()]
+        contents = {member.name.removeprefix("mcagent-doctor/"): archive.extractfile(member) for member in names}
+        return {name: part.read().decode() for name, part in contents.items() if part is not None}
 
 
 def secrets(private: bytes) -> list[str]:
@@ -126,19 +126,19 @@ def test_a_bundle_holds_no_secret(
     config.write_text(json.dumps(keys_of_config), encoding="utf-8")
     flags = ["--config", str(config), "--kubeconfig", str(site[1])]
     code = main(["doctor", *mode, *flags, "--bundle", str(file), "-o", "json"])
-    told = capsys.readouterr()
-    assert code == 1, told.err  # there is no agent, and no Open vSwitch
+    output = capsys.readouterr()
+    assert code == 1, output.err  # there is no agent, and no Open vSwitch
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    found = contents(file)
+    files = contents(file)
     for secret in secrets(keys.current.private):
-        assert [name for name, text in found.items() if secret in text] == []
-    assert MARK not in told.out + told.err
-    gateways = next(text for name, text in found.items() if name.endswith("objects/Gateway.json"))
+        assert [name for name, text in files.items() if secret in text] == []
+    assert MARK not in output.out + output.err
+    gateways = next(text for name, text in files.items() if name.endswith("objects/Gateway.json"))
     assert PUBLIC in gateways
     assert "192.168.1.11" in gateways
-    assert json.loads(found["doctor.json"])["worst"] == "failed"
+    assert json.loads(files["doctor.json"])["worst"] == "failed"
     if not mode:
-        assert {"nft.txt", "network.txt", "openflow/dump-flows.txt", "ovsdb/Interface.json"} <= set(found)
+        assert {"nft.txt", "network.txt", "openflow/dump-flows.txt", "ovsdb/Interface.json"} <= set(files)
 
 
 def test_a_bundle_is_never_overwritten(
@@ -157,11 +157,11 @@ def test_parts_of_a_bundle_are_scrubbed_and_bounded(tmp_path: Path) -> None:
     key = base64.b64encode(bytes(32)).decode()
     file = tmp_path / "b.tgz"
     file.write_bytes(packed([("a.log", f"token {JWT} key {key}\n"), ("long.log", "x\n" * PART)]))
-    found = contents(file)
-    assert JWT not in found["a.log"]
-    assert key not in found["a.log"]
-    assert len(found["long.log"]) < PART + 100
-    assert found["long.log"].endswith("[cut]\n")
+    files = contents(file)
+    assert JWT not in files["a.log"]
+    assert key not in files["a.log"]
+    assert len(files["long.log"]) < PART + 100
+    assert files["long.log"].endswith("[cut]\n")
 
 
 def test_a_cluster_is_judged_without_its_agents(
@@ -170,10 +170,10 @@ def test_a_cluster_is_judged_without_its_agents(
     """The API alone shows that nobody runs, and that another cluster has this one's Pod CIDR."""
     assert main(["doctor", "--all", "--kubeconfig", str(site[1]), "-o", "json"]) == 1
     (cluster,) = json.loads(capsys.readouterr().out)["clusters"]
-    found = {one["reason"]: one for one in cluster["findings"]}
-    assert {"NoAgents", "OverlapsLocal"} <= set(found)
-    assert "west-clusterinfo" in found["OverlapsLocal"]["subject"]
-    checks = {one["check"]: one["level"] for one in cluster["findings"]}
+    findings = {finding["reason"]: finding for finding in cluster["findings"]}
+    assert {"NoAgents", "OverlapsLocal"} <= set(findings)
+    assert "west-clusterinfo" in findings["OverlapsLocal"]["subject"]
+    checks = {finding["check"]: finding["level"] for finding in cluster["findings"]}
     assert checks["crds"] == "ok"
     assert checks["neighbours"] == "ok"
     assert checks["leader"] == "skipped"  # nobody wrote its status, and nobody listens there

@@ -29,6 +29,7 @@ from mcagent.controller.machinery.written import WrittenObjects
 from mcagent.kube.source import EventType, WatchEvent
 from mcagent.model.api.base import Metadata
 from mcagent.model.api.kubernetes import ConfigMap
+from mcagent.model.api.patches import patch
 from mcagent.model.event import Event
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
@@ -68,9 +69,9 @@ def run(api: ApiServer, tmp_path: Path) -> Iterator[Callable[..., Engine]]:
     """Give a function that starts an engine; all are stopped at the end."""
     engines: list[Engine] = []
 
-    def start(*reconcilers: Reconciler, **more: Any) -> Engine:
+    def start(*reconcilers: Reconciler, **settings: Any) -> Engine:
         engine = Engine(
-            reconcilers, client_of(api, tmp_path), namespace=NAMESPACE, member=True, timing=QUICK, **more
+            reconcilers, client_of(api, tmp_path), namespace=NAMESPACE, member=True, timing=QUICK, **settings
         )
         engines.append(engine)
         engine.start()
@@ -264,10 +265,10 @@ def test_without_the_permit_nothing_is_written(api: ApiServer, local: Objects, r
 
 def copies(remote: Objects) -> dict[str, str]:
     """Return what the copies on the leader say."""
-    found = {
+    exports = {
         name: remote.get(Kind.RESOURCE_EXPORT, name, COMMON_AREA) for name in remote.names(Kind.RESOURCE_EXPORT)
     }
-    return {name.removeprefix("copy-"): obj["spec"]["name"] for name, obj in found.items() if obj}
+    return {name.removeprefix("copy-"): obj["spec"]["name"] for name, obj in exports.items() if obj}
 
 
 def test_a_member_connects_and_writes_to_its_leader(
@@ -500,7 +501,8 @@ class Beats:
             return DesiredObjects()
         self.count += 1
         ref = Ref(side=Side.LEADER, kind=Kind.CONFIG_MAP, namespace=COMMON_AREA, name=key)
-        return DesiredObjects(steps=[Wanted(ref=ref, body={"data": {"beat": str(self.count)}})], again=0.02)
+        body = patch(ConfigMap, data={"beat": str(self.count)})
+        return DesiredObjects(steps=[Wanted(ref=ref, body=body)], again=0.02)
 
 
 def test_what_is_not_watched_is_not_read_before_each_write(

@@ -19,7 +19,7 @@ from mcagent.kube.errors import ApiRefusalError
 from mcagent.kube.source import RawObject
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
-from tests.embedded.test_admin import AREA, CONFIG, SECRET, Site, config_file, controller, server, site
+from tests.worlds.admin_site import AREA, CONFIG, SECRET, Site, config_file, controller, server, site
 
 __all__ = ["server", "site"]
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
@@ -205,17 +205,17 @@ def joined(site: Site, tmp_path: Path) -> Site:
     return site
 
 
-@pytest.mark.parametrize("given", ["the token alone", "the join config", "flags"])
-def test_a_member_gets_a_new_token(joined: Site, tmp_path: Path, given: str) -> None:
+@pytest.mark.parametrize("form", ["the token alone", "the join config", "flags"])
+def test_a_member_gets_a_new_token(joined: Site, tmp_path: Path, form: str) -> None:
     """Its ClusterSet stays, the Secret that it names has the new token, and nothing shows it."""
     before = joined.get(Kind.CLUSTER_SET, "blue", "kube-system")
     new = ("--token-secret-file", str(file_of(tmp_path / "new", "fresh-token", "of-another-name")))
-    more = {
+    arguments = {
         "the token alone": (),
         "the join config": ("-f", str(config_file(tmp_path / "again", CONFIG))),
         "flags": ("--clusterset", "blue", "--clusterid", "east"),
     }
-    code, out, err = joined.run("clusterset", "join", *new, *more[given], "--timeout", "3")
+    code, out, err = joined.run("clusterset", "join", *new, *arguments[form], "--timeout", "3")
     assert code == 0, err
     assert "its token is replaced" in err
     assert "this cluster is a member of blue" in err

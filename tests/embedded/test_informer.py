@@ -6,13 +6,11 @@ import json
 import shutil
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,128 +23,22 @@ from mcagent.core.imported_services import NEEDS
 from mcagent.kube import bearer
 from mcagent.kube.client import Client
 from mcagent.kube.credentials import token_kubeconfig
-from mcagent.kube.source import EventType, WatchEvent, object_key
 from mcagent.kube.sources.apiserver import ApiServerSource
 from mcagent.kube.sources.informer import Informer, Timing
-from mcagent.model.api.base import ApiObject, as_json
+from mcagent.model.api.base import as_json
 from mcagent.model.backoff import Backoff
 from mcagent.model.errors import SourceError
 from mcagent.model.kinds import AGENT_KINDS, KINDS
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.decode import read_object
 from mcagent.model.parsing.kubernetes import SOURCE_CLUSTER_LABEL
-from tests.antrea_crds import ANTREA, definition
 from tests.waiting import allowed, until
+from tests.worlds.antrea_crds import ANTREA, definition
+from tests.worlds.mirrors import FAST, Mirror, api, client, mirror, put, requests, start
 
-FAST = Timing(
-    list_timeout=2.0, watch_timeout=60.0, inactivity=1.0, backoff=Backoff(first=0.02, most=0.2), steady=0.2, page=3
-)
+__all__ = ["api", "client", "mirror", "start"]  # fixtures
+
 GATEWAYS = "/apis/multicluster.crd.antrea.io/v1alpha1/namespaces/kube-system/gateways"
-
-
-class Mirror:
-    """A sink that keeps what it is told, and how."""
-
-    def __init__(self) -> None:
-        self.changed = threading.Condition()
-        self.objects: dict[Kind, dict[str, ApiObject]] = {}
-        self.calls: list[str] = []
-
-    def replace(self, kind: Kind, objects: Sequence[ApiObject]) -> None:
-        """Take a list."""
-        with self.changed:
-            self.objects[kind] = {object_key(obj): obj for obj in objects}
-            self.calls.append("replace")
-            self.changed.notify_all()
-
-    def apply(self, kind: Kind, event: WatchEvent) -> None:
-        """Take an event."""
-        with self.changed:
-            if event.type is EventType.DELETED:
-                self.objects[kind].pop(event.key, None)
-            else:
-                self.objects[kind][event.key] = event.object
-            self.calls.append(event.type)
-            self.changed.notify_all()
-
-    def forget(self, kind: Kind) -> None:
-        """Forget a kind."""
-        with self.changed:
-            self.objects.pop(kind, None)
-            self.changed.notify_all()
-
-    def names(self, kind: Kind) -> set[str] | None:
-        """Return the names known of a kind; None before the first list."""
-        known = self.objects.get(kind)
-        return None if known is None else {key.rpartition("/")[2] for key in known}
-
-    def wait(self, condition: Callable[[], bool], timeout: float = 10.0) -> None:
-        """Wait until a condition over what is known holds."""
-        with self.changed:
-            assert self.changed.wait_for(condition, timeout), f"{self.objects} {self.calls}"
-
-    def wait_names(self, kind: Kind, *names: str) -> None:
-        """Wait until exactly these names are known."""
-        self.wait(lambda: self.names(kind) == set(names))
-
-
-@pytest.fixture
-def api() -> Iterator[ApiServer]:
-    """Give a running server."""
-    with ApiServer(bookmark_interval=0.1) as server:
-        yield server
-
-
-@pytest.fixture
-def client(api: ApiServer, tmp_path: Path) -> Iterator[Client]:
-    """Give a client of the server, by kubeconfig."""
-    api.write_kubeconfig(tmp_path / "kubeconfig")
-    made = Client(str(tmp_path / "kubeconfig"))
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def mirror() -> Mirror:
-    """Give a sink."""
-    return Mirror()
-
-
-@pytest.fixture
-def start(client: Client, mirror: Mirror) -> Iterator[Callable[..., Informer]]:
-    """Give a function that starts an informer; all are stopped at the end."""
-    started: list[Informer] = []
-
-    def begin(kind: Kind = Kind.GATEWAY, **more: Any) -> Informer:
-        informer = Informer(kind, client, mirror, timing=more.pop("timing", FAST), **more)
-        informer.start()
-        started.append(informer)
-        return informer
-
-    yield begin
-    for informer in started:
-        informer.stop()
-
-
-# What an object of a kind cannot be without.
-LEAST: dict[Kind, dict[str, Any]] = {
-    Kind.SERVICE: {"spec": {"ports": [{"port": 80}]}},
-    Kind.ENDPOINT_SLICE: {"addressType": "IPv4", "endpoints": []},
-}
-
-
-def put(api: ApiServer, kind: Kind, name: str, namespace: str = "kube-system", **fields: Any) -> None:
-    """Create or replace an object in the server's store."""
-    info = KINDS[kind]
-    rt = api.registry.find(info.group, info.version, info.plural)
-    assert rt is not None
-    where = namespace if info.namespaced else ""
-    body = {"apiVersion": info.api_version, "kind": info.name, "metadata": {"name": name}}
-    body |= LEAST.get(kind, {}) | fields
-    if any(stored.key == (where, name) for stored in api.store.select(rt, where)[0]):
-        api.store.update(rt, where, name, lambda _old: body)
-    else:
-        api.store.create(rt, where, body)
 
 
 def remove(api: ApiServer, kind: Kind, name: str, namespace: str = "kube-system") -> None:
@@ -155,11 +47,6 @@ def remove(api: ApiServer, kind: Kind, name: str, namespace: str = "kube-system"
     rt = api.registry.find(info.group, info.version, info.plural)
     assert rt is not None
     api.store.delete(rt, namespace if info.namespaced else "", name)
-
-
-def requests(api: ApiServer, verb: str) -> int:
-    """Return how many requests of a verb the server has seen."""
-    return sum(1 for _, seen, _ in list(api.requests) if seen == verb)
 
 
 def test_it_lists_in_pages_and_then_follows(
@@ -519,8 +406,8 @@ def test_a_worker_reads_imported_services_alone_and_a_gateway_all(api: ApiServer
     api.write_kubeconfig(tmp_path / "kubeconfig")
     put(api, Kind.SERVICE, "own")
     put(api, Kind.ENDPOINT_SLICE, "own")
-    ours, source = {"app.kubernetes.io/managed-by": "mcagent"}, {SOURCE_CLUSTER_LABEL: "east"}
-    put(api, Kind.SERVICE, "antrea-mc-web", metadata={"name": "antrea-mc-web", "labels": ours})
+    labels, source = {"app.kubernetes.io/managed-by": "mcagent"}, {SOURCE_CLUSTER_LABEL: "east"}
+    put(api, Kind.SERVICE, "antrea-mc-web", metadata={"name": "antrea-mc-web", "labels": labels})
     owned = {**source, "kubernetes.io/service-name": "antrea-mc-web"}
     put(api, Kind.ENDPOINT_SLICE, "web-east", metadata={"name": "web-east", "labels": owned})
     objects = ObjectReader(
@@ -530,14 +417,14 @@ def test_a_worker_reads_imported_services_alone_and_a_gateway_all(api: ApiServer
     try:
         objects.set_kinds(NEEDS, all_pods=False, all_services=False)
         until(lambda: objects.take().synced >= NEEDS)
-        found = objects.take()
-        assert set(found.services) == {"kube-system/antrea-mc-web"}
-        assert set(found.endpoint_slices) == {"kube-system/web-east"}
-        assert found.selected == {Kind.SERVICE, Kind.ENDPOINT_SLICE}
+        all_objects = objects.take()
+        assert set(all_objects.services) == {"kube-system/antrea-mc-web"}
+        assert set(all_objects.endpoint_slices) == {"kube-system/web-east"}
+        assert all_objects.selected == {Kind.SERVICE, Kind.ENDPOINT_SLICE}
         objects.set_kinds(NEEDS, all_pods=False, all_services=True)
-        found = objects.take()
-        assert found.selected == frozenset()
-        assert Kind.SERVICE not in found.synced or "kube-system/own" in found.services
+        all_objects = objects.take()
+        assert all_objects.selected == frozenset()
+        assert Kind.SERVICE not in all_objects.synced or "kube-system/own" in all_objects.services
         until(lambda: objects.take().synced >= NEEDS)
         assert "kube-system/own" in objects.take().services
     finally:
@@ -658,7 +545,7 @@ def test_trimming_keeps_what_is_read_and_judges_nothing() -> None:
     decoded = read_object(Kind.POD, pod)
     assert as_json(decoded) == {
         "metadata": {"name": "a", "labels": {"app": "x"}},
-        "spec": {"nodeName": "n", "containers": [{}]},
+        "spec": {"nodeName": "n", "containers": ({},)},
     }
     assert decoded.fault is not None
     assert [(error.path, error.reason) for error in decoded.fault.errors] == [

@@ -20,8 +20,8 @@ from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.decode import read_object
 from mcagent.model.parsing.document import MAX_DEPTH
-from tests.embedded.test_informer import FAST, Mirror, api, client, mirror, put, requests, start
 from tests.waiting import allowed, until
+from tests.worlds.mirrors import FAST, Mirror, api, client, mirror, put, requests, start
 
 __all__ = ["api", "client", "mirror", "start"]  # fixtures
 
@@ -82,10 +82,10 @@ def test_a_kind_that_is_done_without_is_told_once(
     informer = start(dispensable=frozenset({403, 404}))
     mirror.wait_names(Kind.GATEWAY)
     until(lambda: requests(api, "list") >= 3)
-    told = [record for record in caplog.records if "assuming none" in record.getMessage()]
-    assert [record.levelno for record in told] == [logging.INFO if code == 404 else logging.WARNING]
-    assert told[0].getMessage().startswith("Gateway: assuming none: ")
-    assert ("the API server does not have this kind" in told[0].getMessage()) is (code == 404)
+    records = [record for record in caplog.records if "assuming none" in record.getMessage()]
+    assert [record.levelno for record in records] == [logging.INFO if code == 404 else logging.WARNING]
+    assert records[0].getMessage().startswith("Gateway: assuming none: ")
+    assert ("the API server does not have this kind" in records[0].getMessage()) is (code == 404)
     assert bool(informer.state().error) is (code == 403)
     api.faults.clear()
     put(api, Kind.GATEWAY, "a")

@@ -31,10 +31,10 @@ def api() -> Iterator[ApiServer]:
 def client(api: ApiServer, tmp_path: Path) -> Iterator[Client]:
     """Give a client of the server that has one Gateway."""
     api.write_kubeconfig(tmp_path / "kubeconfig")
-    made = Client(str(tmp_path / "kubeconfig"))
-    made.request("POST", GATEWAYS, body={"metadata": {"name": "n1"}, "gatewayIP": "x"})
-    yield made
-    made.close()
+    client = Client(str(tmp_path / "kubeconfig"))
+    client.request("POST", GATEWAYS, body={"metadata": {"name": "n1"}, "gatewayIP": "x"})
+    yield client
+    client.close()
 
 
 @pytest.fixture
@@ -55,8 +55,8 @@ def make(client: Client) -> Iterator[Callable[..., EventRecorder]]:
 
 def events(client: Client) -> list[dict[str, Any]]:
     """Return the Events that there are."""
-    found: list[dict[str, Any]] = client.request("GET", "/api/v1/namespaces/kube-system/events")["items"]
-    return found
+    events: list[dict[str, Any]] = client.request("GET", "/api/v1/namespaces/kube-system/events")["items"]
+    return events
 
 
 def test_a_problem_becomes_one_event(client: Client, make: Callable[[str], EventRecorder]) -> None:
@@ -177,13 +177,13 @@ def test_what_happens_becomes_an_event_each_time(client: Client, make: Callable[
             Event(subject="Node n1", reason="Drained", message=f"number {number}", warning=number != 2)
         )
     until(lambda: recorder.counts().get("written") == 3)
-    found = client.request("GET", "/api/v1/namespaces/default/events")["items"]
-    assert sorted((e["message"], e["type"]) for e in found) == [
+    events = client.request("GET", "/api/v1/namespaces/default/events")["items"]
+    assert sorted((e["message"], e["type"]) for e in events) == [
         ("number 1", "Warning"),
         ("number 1", "Warning"),
         ("number 2", "Normal"),
     ]
-    assert {e["involvedObject"]["name"] for e in found} == {"n1"}
+    assert {e["involvedObject"]["name"] for e in events} == {"n1"}
 
 
 def test_of_too_many_events_the_last_are_kept(client: Client) -> None:

@@ -16,8 +16,8 @@ from mcagent.controller.settings import LeaderSettings
 from mcagent.model.objects import Kind
 from mcagent.model.parsing import labels
 from tests.embedded.controlworld import COMMON_AREA, NAMESPACE, QUICK, Objects, client_of, join
-from tests.unit.member_world import settings
 from tests.waiting import until
+from tests.worlds.member_world import settings
 
 PODS, LABELLINGS = 300, 10
 MEMBERS = {"east": "10.96.0.0/16", "west": "10.97.0.0/16"}
@@ -28,27 +28,29 @@ LEADER = LeaderSettings(namespace=COMMON_AREA, stretched_network_policy=True)
 def clusters(tmp_path: Path) -> Iterator[Mapping[str, Objects]]:
     """Give a leader and two members that have joined, all with label identities."""
     with ExitStack() as stack:
-        found: dict[str, Objects] = {}
+        clusters: dict[str, Objects] = {}
         servers = {name: stack.enter_context(ApiServer(bookmark_interval=0.2)) for name in ("north", *MEMBERS)}
         for name, server in servers.items():
             directory, member = tmp_path / name, name in MEMBERS
             directory.mkdir()
-            wanted = settings(service_cidr=MEMBERS.get(name), heartbeat_period=1.0, stretched_network_policy=True)
+            member_settings = settings(
+                service_cidr=MEMBERS.get(name), heartbeat_period=1.0, stretched_network_policy=True
+            )
             engine = Engine(
-                tuple(member_reconcilers(wanted) if member else leader_reconcilers(LEADER)),
+                tuple(member_reconcilers(member_settings) if member else leader_reconcilers(LEADER)),
                 client_of(server, directory),
                 namespace=NAMESPACE if member else COMMON_AREA,
                 member=member,
                 timing=QUICK,
             )
-            found[name] = Objects(server)
+            clusters[name] = Objects(server)
             engine.start()
             stack.callback(engine.stop)
         spec = {"clusterID": "north", "leaders": [{"clusterID": "north"}]}
-        found["north"].put(Kind.CLUSTER_SET, "set", COMMON_AREA, spec=spec)
+        clusters["north"].put(Kind.CLUSTER_SET, "set", COMMON_AREA, spec=spec)
         for name in MEMBERS:
-            join(found[name], servers["north"].url, cluster_id=name)
-        yield found
+            join(clusters[name], servers["north"].url, cluster_id=name)
+        yield clusters
 
 
 def identities(cluster: Objects) -> dict[str, int]:
@@ -73,8 +75,8 @@ def test_pods_of_two_clusters_have_the_same_numbers_everywhere(clusters: Mapping
     east, west, north = clusters["east"], clusters["west"], clusters["north"]
     for i in range(PODS):
         pod(east if i % 2 else west, f"p{i}", f"app-{i % LABELLINGS}")
-    wanted = {text_of(f"app-{i}") for i in range(LABELLINGS)}
-    until(lambda: all(identities(member).keys() == wanted for member in (east, west)), timeout=30)
+    label_texts = {text_of(f"app-{i}") for i in range(LABELLINGS)}
+    until(lambda: all(identities(member).keys() == label_texts for member in (east, west)), timeout=30)
     numbers = identities(east)
     assert numbers == identities(west)
     assert len(set(numbers.values())) == LABELLINGS

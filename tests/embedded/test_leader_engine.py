@@ -22,8 +22,8 @@ from mcagent.kube.source import RawObject
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
 from tests.embedded.controlworld import COMMON_AREA, QUICK, Objects, client_of
-from tests.unit.leader_world import announce, cluster_info, cluster_set, endpoints, service
 from tests.waiting import until
+from tests.worlds.leader_world import announce, cluster_info, cluster_set, endpoints, service
 
 CRDS = Path(__file__).parents[2] / "deploy/helm/mcagent/files/crds"
 KEY = "IRfSjVAaO0TJMcSZSGRCzRRBGD7h5yFXtxrRFCRJJ0A="
@@ -69,13 +69,17 @@ class World:
 
     def addresses(self) -> list[str]:
         """Return the imported endpoints."""
-        found = self.get(Kind.RESOURCE_IMPORT, "default-nginx-endpoints")
-        return [a["ip"] for s in found["spec"]["endpoints"]["subsets"] for a in s["addresses"]] if found else []
+        resource_import = self.get(Kind.RESOURCE_IMPORT, "default-nginx-endpoints")
+        return (
+            [a["ip"] for s in resource_import["spec"]["endpoints"]["subsets"] for a in s["addresses"]]
+            if resource_import
+            else []
+        )
 
     def verdict(self, name: str) -> str:
         """Return what became of an export: the type of the last of its conditions, "" while there is none."""
-        found = self.get(Kind.RESOURCE_EXPORT, name) or {}
-        conditions = found.get("status", {}).get("conditions") or [{}]
+        resource_export = self.get(Kind.RESOURCE_EXPORT, name) or {}
+        conditions = resource_export.get("status", {}).get("conditions") or [{}]
         return str(conditions[-1].get("type", ""))
 
     def annotations(self) -> dict[str, str]:
@@ -113,11 +117,11 @@ def world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
         for file in CRDS.glob("*.yaml"):
             path = object_path(Kind.CUSTOM_RESOURCE_DEFINITION, "")
             client.request("POST", path, body=yaml.safe_load(file.read_text()))
-        found = World(api, client, getattr(request, "param", 60.0))
-        found.put(cluster_set(), announce("east", 1.0), announce("west", 1.0))
-        until(lambda: found.ready() == 2)
-        yield found
-        found.engine.stop()
+        world = World(api, client, getattr(request, "param", 60.0))
+        world.put(cluster_set(), announce("east", 1.0), announce("west", 1.0))
+        until(lambda: world.ready() == 2)
+        yield world
+        world.engine.stop()
         client.close()
 
 

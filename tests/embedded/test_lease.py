@@ -32,7 +32,7 @@ def api() -> Iterator[ApiServer]:
 class Replica:
     """An elector, and what it was told."""
 
-    def __init__(self, api: ApiServer, path: Path, name: str, **more: Any) -> None:
+    def __init__(self, api: ApiServer, path: Path, name: str, **fields: Any) -> None:
         self.told: list[str] = []
         self.elector = Elector(
             client_of(api, path),
@@ -42,7 +42,7 @@ class Replica:
             gained=lambda: self.told.append("gained"),
             lost=lambda: self.told.append("lost"),
             timing=TIMING,
-            **more,
+            **fields,
         )
 
     @property
@@ -69,17 +69,17 @@ class Late:
 @pytest.fixture
 def replica(api: ApiServer, tmp_path: Path) -> Iterator[Callable[..., Replica]]:
     """Give a function that starts a replica; all are stopped at the end."""
-    made: list[Replica] = []
+    replicas: list[Replica] = []
 
-    def start(name: str, **more: Any) -> Replica:
-        found = Replica(api, tmp_path, name, **more)
-        made.append(found)
-        found.elector.start()
-        return found
+    def start(name: str, **fields: Any) -> Replica:
+        replica = Replica(api, tmp_path, name, **fields)
+        replicas.append(replica)
+        replica.elector.start()
+        return replica
 
     yield start
-    for found in made:
-        found.elector.stop()
+    for replica in replicas:
+        replica.elector.stop()
 
 
 def lease(api: ApiServer) -> dict[str, Any]:
@@ -196,7 +196,7 @@ def test_never_may_two_write(steps: list[tuple[str, str, float]], skew: list[flo
                 if fate != "lost answer":
                     election.observe(written, local)
                     election.took(local)
-        writers = [other for other, found in replicas.items() if found.permit(now + offset[other]) > 0]
+        writers = [other for other, replica in replicas.items() if replica.permit(now + offset[other]) > 0]
         assert len(writers) <= 1
 
 
@@ -243,8 +243,8 @@ def test_two_replicas_of_an_engine_write_everything_once(api: ApiServer, tmp_pat
         until(lambda: len(local.names(Kind.CONFIG_MAP)) > 5)
         BackgroundLoop.stop(electors[first])  # killed: it renews no more and gives nothing up
         until(lambda: electors[second].permit() > 0)
-        made = len(local.names(Kind.CONFIG_MAP))
-        until(lambda: len(local.names(Kind.CONFIG_MAP)) > made + 5)
+        count = len(local.names(Kind.CONFIG_MAP))
+        until(lambda: len(local.names(Kind.CONFIG_MAP)) > count + 5)
         stop.set()
         maker.join(30)
         exported = len(local.names(Kind.SERVICE_EXPORT))

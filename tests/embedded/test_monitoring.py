@@ -18,8 +18,8 @@ from mcagent.model.objects import Kind
 from mcagent.observe.standard import metrics_text
 from tests.embedded.test_controller_process import COMMON_AREA, Cluster
 from tests.prometheus.server import RULES, TESTS, Prometheus, expressions, find_programs, names
-from tests.unit.metrics_world import Size, agent_metrics
 from tests.waiting import until
+from tests.worlds.metrics_world import Size, agent_metrics
 
 
 def test_rules_are_right_and_alerts_fire_when_they_should(tmp_path: Path) -> None:
@@ -39,15 +39,15 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
     find_programs()
     leader = Cluster(ControllerRole.LEADER, tmp_path_factory.mktemp("leader"))
     member = Cluster(ControllerRole.MEMBER, tmp_path_factory.mktemp("member"))
-    here = {"clusterID": "north", "leaders": [{"clusterID": "north"}]}
-    leader.objects.put(Kind.CLUSTER_SET, "blue", COMMON_AREA, spec=here)
+    settings = {"clusterID": "north", "leaders": [{"clusterID": "north"}]}
+    leader.objects.put(Kind.CLUSTER_SET, "blue", COMMON_AREA, spec=settings)
     metrics = agent_metrics(Size(clusters=3, nodes=2, services=2))
     kind = "text/plain; version=0.0.4"
     pages = {"/metrics": lambda: Page(body=metrics_text(metrics.registry), content_type=kind)}
     agent = HttpServer(("127.0.0.1", 0), pages)
     running = {"leader": leader.start(), "member": member.start(MemberSettings(service_cidr="10.96.0.0/16"))}
     member.join(leader, "east", leader.bind_member("east"))
-    ports = {"agent": agent.port, **{name: one.port for name, one in running.items()}}
+    ports = {"agent": agent.port, **{name: process.port for name, process in running.items()}}
     targets = {name: f"127.0.0.1:{port}" for name, port in ports.items()}
     server = Prometheus(tmp_path_factory.mktemp("prometheus"), targets, port=free_port())
     try:
@@ -65,9 +65,9 @@ def test_a_real_prometheus_finds_every_series_that_is_named(prometheus: Promethe
     for expression in expressions():
         prometheus.get("query", query=expression)
     groups = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
-    wanted = names() | {rule["record"] for group in groups for rule in group["rules"] if "record" in rule}
+    expected = names() | {rule["record"] for group in groups for rule in group["rules"] if "record" in rule}
 
-    until(lambda: prometheus.missing(wanted) == [], timeout=30)
+    until(lambda: prometheus.missing(expected) == [], timeout=30)
 
 
 def test_alerts_are_quiet_where_all_is_well(prometheus: Prometheus) -> None:

@@ -150,8 +150,8 @@ def browser(tmp_path: Path) -> Browser:
 @pytest.fixture(params=[2, 12, 100])
 def served(request: pytest.FixtureRequest) -> Iterator[tuple[int, str]]:
     """Give the page of a ClusterSet with so many clusters, and its address."""
-    found = cluster_set(request.param)
-    pages = browser_pages(lambda: page_of("clusterset", "mcagent-0", "1.0", time.time(), (found,)))
+    clusters = cluster_set(request.param)
+    pages = browser_pages(lambda: page_of("clusterset", "mcagent-0", "1.0", time.time(), (clusters,)))
     server = HttpServer(("127.0.0.1", 0), pages)
     yield request.param, f"http://127.0.0.1:{server.port}/ui"
     server.close()

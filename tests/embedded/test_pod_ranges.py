@@ -13,7 +13,7 @@ from mcagent.model.objects import Kind
 from mcagent.model.parsing.prefixes import PREFIXES_ANNOTATION
 from tests.embedded.controlworld import COMMON_AREA, NAMESPACE
 from tests.embedded.test_control_embedded import Cluster, World
-from tests.unit.member_world import conditions_of
+from tests.worlds.member_world import conditions_of
 
 KUBEADM = "10.244.0.0/16"
 TIMEOUT = 30.0
@@ -92,8 +92,8 @@ class PodRanges:
 
 def condition(member: Cluster) -> tuple[str, str] | None:
     """Return status and reason of condition PodExportRange; None without it."""
-    found: dict[str, tuple[str, str]] = conditions_of(member.get(Kind.CLUSTER_SET, "set", NAMESPACE))
-    return found.get("PodExportRange")
+    conditions: dict[str, tuple[str, str]] = conditions_of(member.get(Kind.CLUSTER_SET, "set", NAMESPACE))
+    return conditions.get("PodExportRange")
 
 
 def prefixes(member: Cluster) -> set[str]:
@@ -141,7 +141,9 @@ def test_the_virtual_pod_cidrs_of_two_members_outlast_restarts_of_the_controller
         )
         assert decisions(ranges) == before
         assert ranges.agree("east", "west")
-        written = [write for one in (ranges.north, east, west) for write in one.objects.writes()]
+        written = [
+            write for member_cluster in (ranges.north, east, west) for write in member_cluster.objects.writes()
+        ]
         assert [w for w in written if "memberclusterannounce" not in w and "clustersets" not in w] == []
 
 

@@ -16,7 +16,7 @@ from mcagent.kube.client import Client
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.labels import label_hash, normalised
-from tests.policy_manifests import Manifest, manifest
+from tests.worlds.policy_manifests import Manifest, manifest
 
 CRD = Path(__file__).parents[2] / "deploy/helm/mcagent/files/crds/labelidentities.yaml"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -69,7 +69,7 @@ def kubeconfig(tmp_path: Path) -> Iterator[Path]:
             client.close()
             own = json.loads(file.read_text())
             for part, holder in (("clusters", "cluster"), ("users", "user")):
-                whole[part] += [{"name": cluster, holder: one[holder]} for one in own[part]]
+                whole[part] += [{"name": cluster, holder: obj[holder]} for obj in own[part]]
             whole["contexts"].append({"name": cluster, "context": {"cluster": cluster, "user": cluster}})
         (tmp_path / "both").write_text(json.dumps(whole))
         yield tmp_path / "both"
@@ -92,11 +92,11 @@ def test_list_adds_what_is_not_applied(
     spec = {"podSelector": {}, "policyTypes": ["Egress"], "egress": [{}]}
     policy = manifest("networking.k8s.io/v1", "NetworkPolicy", "more", "data", spec=spec)
     (tmp_path / "more.json").write_text(json.dumps(policy))
-    asked = ("policy", "list", "--context", "west", "--kubeconfig", str(kubeconfig), "-o", "json")
-    assert main([*asked, "-f", str(tmp_path / "more.json")]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [(one["policy"], one["pods"]) for one in found["rules"]] == [
+    arguments = ("policy", "list", "--context", "west", "--kubeconfig", str(kubeconfig), "-o", "json")
+    assert main([*arguments, "-f", str(tmp_path / "more.json")]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [(rule["policy"], rule["pods"]) for rule in document["rules"]] == [
         ("NetworkPolicy data/more", ["data/db-0"]),
         ("NetworkPolicy data/web", ["data/db-0"]),
     ]
-    assert [one["direction"] for one in found["isolated"]] == ["egress", "ingress"]
+    assert [rule["direction"] for rule in document["isolated"]] == ["egress", "ingress"]

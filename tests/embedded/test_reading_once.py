@@ -17,7 +17,7 @@ from mcagent.model.errors import SourceError
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind, Snapshot
 from tests.embedded.controlworld import Objects, client_of
-from tests.unit.core_inputs import config
+from tests.worlds.core_inputs import config
 
 MC = "mc"  # the namespace of the configuration of core_inputs
 

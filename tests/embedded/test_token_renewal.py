@@ -57,9 +57,11 @@ def run(local: Objects, tmp_path: Path) -> Iterator[Callable[..., SeenEngine]]:
     """Give a function that starts an engine; it is stopped at the end."""
     engines: list[SeenEngine] = []
 
-    def start(**more: Any) -> SeenEngine:
+    def start(**arguments: Any) -> SeenEngine:
         client = client_of(local.api, tmp_path)
-        engine = SeenEngine([Copier(Side.LEADER)], client, namespace=NAMESPACE, member=True, timing=QUICK, **more)
+        engine = SeenEngine(
+            [Copier(Side.LEADER)], client, namespace=NAMESPACE, member=True, timing=QUICK, **arguments
+        )
         engines.append(engine)
         engine.start()
         return engine

@@ -76,7 +76,7 @@ def kubeconfigs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
         yield found
 
 
-def trace(capsys: pytest.CaptureFixture[str], kubeconfigs: dict[str, Path], *more: object) -> tuple[int, Any]:
+def trace(capsys: pytest.CaptureFixture[str], kubeconfigs: dict[str, Path], *arguments: object) -> tuple[int, Any]:
     """Trace from a worker's Pod of the first cluster to the Service of the second; return exit code and values."""
     service = next(one for one in FAR.services if one.exported)
     argv = [
@@ -86,7 +86,7 @@ def trace(capsys: pytest.CaptureFixture[str], kubeconfigs: dict[str, Path], *mor
         "--kubeconfig",
         str(kubeconfigs[HERE.name]),
     ]
-    code = main([*argv, "--to", f"{service.cluster_ip}:{SERVICE_PORT}", "-o", "json", *map(str, more)])
+    code = main([*argv, "--to", f"{service.cluster_ip}:{SERVICE_PORT}", "-o", "json", *map(str, arguments)])
     return code, json.loads(capsys.readouterr().out)
 
 
@@ -94,19 +94,19 @@ def test_objects_are_enough_for_the_whole_way(
     kubeconfigs: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """From the Pod's Node to that of the Service's endpoint and back, with what is assumed in each cluster."""
-    there = ("--remote-kubeconfig", kubeconfigs[FAR.name])
-    code, found = trace(capsys, kubeconfigs, *there, "--remote-config", kubeconfigs["config"])
-    every = [*found["hops"], *found["answer"]]
-    assert (code, found["delivered"], found["answered"]) == (0, True, True), [hop["text"] for hop in every]
-    assert {hop["from"] for hop in every} == {"simulator"}
-    assert found["hops"][0]["node"] == HERE.nodes[-1].name
-    assert [hop["cluster"] for hop in found["hops"]][:3] == [HERE.name, HERE.name, FAR.name]
-    for hop in every:
+    arguments = ("--remote-kubeconfig", kubeconfigs[FAR.name])
+    code, report = trace(capsys, kubeconfigs, *arguments, "--remote-config", kubeconfigs["config"])
+    hops = [*report["hops"], *report["answer"]]
+    assert (code, report["delivered"], report["answered"]) == (0, True, True), [hop["text"] for hop in hops]
+    assert {hop["from"] for hop in hops} == {"simulator"}
+    assert report["hops"][0]["node"] == HERE.nodes[-1].name
+    assert [hop["cluster"] for hop in report["hops"]][:3] == [HERE.name, HERE.name, FAR.name]
+    for hop in hops:
         source = f"ConfigMap {objects.NAMESPACE}/mcagent-agent" if hop["cluster"] == HERE.name else "/config;"
         assert "no running Pod of an agent" in hop["why"]
         assert source in hop["why"]
-    _, found = trace(capsys, kubeconfigs, *there)
-    assert "Assumed: the default configuration" in found["hops"][2]["why"]
+    _, report = trace(capsys, kubeconfigs, *arguments)
+    assert "Assumed: the default configuration" in report["hops"][2]["why"]
 
 
 def test_a_tunnel_that_a_gateway_reports_as_down_is_not_used(
@@ -134,14 +134,14 @@ def test_a_cluster_that_cannot_be_read_ends_the_way(
     kubeconfigs: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Without a kubeconfig the flag that helps is named, without rights what is refused, else whose it is."""
-    code, found = trace(capsys, kubeconfigs)
-    last = found["hops"][-1]
+    code, report = trace(capsys, kubeconfigs)
+    last = report["hops"][-1]
     assert (code, last["from"], last["cluster"]) == (1, None, FAR.name)
     assert "--remote-context" in last["why"]
-    code, found = trace(capsys, kubeconfigs, "--remote-kubeconfig", kubeconfigs["few"])
-    last = found["hops"][-1]
+    code, report = trace(capsys, kubeconfigs, "--remote-kubeconfig", kubeconfigs["few"])
+    last = report["hops"][-1]
     assert (code, last["from"], last["cluster"]) == (1, None, FAR.name)
     assert "nor can it be simulated: " in last["why"]
     assert "not allowed: the role lacks a rule for it" in last["why"]
-    _, found = trace(capsys, kubeconfigs, "--remote-kubeconfig", kubeconfigs[HERE.name])
-    assert f"leads to cluster {HERE.name}, not to {FAR.name}" in found["hops"][-1]["why"]
+    _, report = trace(capsys, kubeconfigs, "--remote-kubeconfig", kubeconfigs[HERE.name])
+    assert f"leads to cluster {HERE.name}, not to {FAR.name}" in report["hops"][-1]["why"]

@@ -59,13 +59,13 @@ class Hook:
 
     def post(self, body: bytes, path: str = "/validate") -> tuple[int, Any]:
         """Return status and JSON (or text) of the answer."""
-        made = self.connect()
+        connection = self.connect()
         try:
-            made.request("POST", path, body, {"Content-Type": "application/json"})
-            answer = made.getresponse()
+            connection.request("POST", path, body, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
             text = answer.read()
         finally:
-            made.close()
+            connection.close()
         is_json = answer.headers["Content-Type"] == "application/json"
         return answer.status, json.loads(text) if is_json else text.decode()
 
@@ -73,14 +73,14 @@ class Hook:
 def connection(port: int, authorities: bytes) -> http.client.HTTPConnection:
     """Return a connection to a port of this machine that is trusted as the Service."""
     context = ssl.create_default_context(cadata=authorities.decode())
-    made = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     raw = socket.create_connection(("127.0.0.1", port), timeout=5)
     try:
-        made.sock = context.wrap_socket(raw, server_hostname=NAMES[0])
+        connection.sock = context.wrap_socket(raw, server_hostname=NAMES[0])
     except BaseException:
         raw.close()
         raise
-    return made
+    return connection
 
 
 def decide(request: Mapping[str, Any]) -> AdmissionDecision:
@@ -100,10 +100,10 @@ def decide(request: Mapping[str, Any]) -> AdmissionDecision:
 @pytest.fixture
 def hook() -> Iterator[Hook]:
     """Give a webhook that serves."""
-    made = Hook({"/validate": decide})
-    made.use()
-    yield made
-    made.server.close()
+    hook = Hook({"/validate": decide})
+    hook.use()
+    yield hook
+    hook.server.close()
 
 
 def test_decisions_become_answers(hook: Hook) -> None:
@@ -151,17 +151,17 @@ def test_what_is_no_review_is_an_error(hook: Hook, body: bytes) -> None:
 
 def test_limits_hold(hook: Hook) -> None:
     """A body that is too large is not read; another path and another method are refused."""
-    made = hook.connect()
-    made.putrequest("POST", "/validate")
-    made.putheader("Content-Length", str(MAX_BODY + 1))
-    made.endheaders()
-    assert made.getresponse().status == 413
-    made.close()
+    connection = hook.connect()
+    connection.putrequest("POST", "/validate")
+    connection.putheader("Content-Length", str(MAX_BODY + 1))
+    connection.endheaders()
+    assert connection.getresponse().status == 413
+    connection.close()
     assert hook.post(review(), "/other")[0] == 404
-    made = hook.connect()
-    made.request("GET", "/validate")
-    assert made.getresponse().status == 501
-    made.close()
+    connection = hook.connect()
+    connection.request("GET", "/validate")
+    assert connection.getresponse().status == 501
+    connection.close()
 
 
 def test_a_client_that_says_nothing_holds_up_nobody(hook: Hook) -> None:
@@ -174,30 +174,30 @@ def test_a_client_that_says_nothing_holds_up_nobody(hook: Hook) -> None:
 
 def test_an_api_server_keeps_its_connection() -> None:
     """A connection by which nothing is asked is closed soon; one that was used is left to the API server."""
-    made = Hook({"/validate": decide}, replace(LIMITS, ask=1.0))
-    made.use()
-    used, silent = made.connect(), made.connect()
+    hook = Hook({"/validate": decide}, replace(LIMITS, ask=1.0))
+    hook.use()
+    connection, silent = hook.connect(), hook.connect()
     statuses = []
     for _ in range(2):
-        used.request("POST", "/validate", review())
-        answer = used.getresponse()
+        connection.request("POST", "/validate", review())
+        answer = connection.getresponse()
         statuses.append((answer.status, bool(answer.read())))
         assert silent.sock.recv(1) == b""
     assert statuses == [(200, True)] * 2
-    used.close()
+    connection.close()
     silent.close()
-    made.server.close()
+    hook.server.close()
 
 
 def test_without_a_certificate_nothing_is_served() -> None:
     """Until there is one, connections are closed."""
-    made = Hook({"/validate": decide})
-    assert not made.server.has_certificate
+    hook = Hook({"/validate": decide})
+    assert not hook.server.has_certificate
     with pytest.raises(OSError, match=r".*"):
-        made.connect()
-    made.use()
-    assert made.post(review())[0] == 200
-    made.server.close()
+        hook.connect()
+    hook.use()
+    assert hook.post(review())[0] == 200
+    hook.server.close()
 
 
 # --- the certificate ----------------------------------------------------------------------------------------
@@ -235,9 +235,9 @@ def test_a_new_authority_is_trusted_before_it_is_used() -> None:
         for pause in (timedelta(0), timedelta(minutes=1), timedelta(minutes=30)):
             renewed = certificates.current(material, NAMES, now + pause)
             known = x509.load_pem_x509_certificates(material.authorities)
-            used = subject(renewed.certificate)
-            assert any(used.issuer == authority.subject for authority in known)
-            assert used.not_valid_after_utc > now
+            renewed_subject = subject(renewed.certificate)
+            assert any(renewed_subject.issuer == authority.subject for authority in known)
+            assert renewed_subject.not_valid_after_utc > now
             rotated += renewed.authority_key != material.authority_key
             material = renewed
     assert rotated >= 2
@@ -298,9 +298,9 @@ def test_replicas_share_one_certificate_and_the_leader_makes_it_trusted(api: Api
     assert hook["clientConfig"]["service"] == service
     trusted = base64.b64decode(hook["clientConfig"]["caBundle"])
     for server in servers:
-        made = ssl.create_default_context(cadata=trusted.decode())
+        context = ssl.create_default_context(cadata=trusted.decode())
         raw = socket.create_connection(("127.0.0.1", server.port), timeout=5)
-        with made.wrap_socket(raw, server_hostname=f"mcagent-leader.{NAMESPACE}.svc") as secured:
+        with context.wrap_socket(raw, server_hostname=f"mcagent-leader.{NAMESPACE}.svc") as secured:
             assert secured.version() == "TLSv1.3"
     secret = objects.get(Kind.SECRET, "mcagent-leader-webhook")
     assert sorted(secret["data"]) == ["ca.crt", "ca.key", "tls.crt", "tls.key"]
@@ -388,9 +388,9 @@ def test_a_certificate_of_somebody_else_is_taken_up_when_it_changes(tmp_path: Pa
         (tmp_path / "tls.crt").write_bytes(material.certificate)
         (tmp_path / "tls.key").write_bytes(material.key)
 
-        def served(wanted: bytes = material.authorities) -> bool:
+        def served(certificate: bytes = material.authorities) -> bool:
             try:
-                connection(server.port, wanted).close()
+                connection(server.port, certificate).close()
             except OSError:
                 return False
             return True

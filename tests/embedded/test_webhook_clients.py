@@ -23,8 +23,8 @@ from mcagent.controller.webhook.server import MAX_BODY, WebhookServer, body_limi
 from mcagent.controller.webhook.work import LEAST_WORK, WorkLimit
 from mcagent.http import certificates
 from mcagent.http.certificates import context_of
-from tests.client_certificates import Authority
 from tests.waiting import until
+from tests.worlds.client_certificates import Authority
 
 NAME = "mcagent-leader.mc.svc"
 OTHER = "127.0.0.66"  # a client with another address than 127.0.0.1

@@ -82,11 +82,11 @@ def host_kernel_has_modules() -> bool:
 
 def find_kernel() -> str | None:
     """Return the directory of the test kernel, or None."""
-    found = subprocess.run([HERE / "find-kernel"], capture_output=True, text=True, check=False)
-    if found.returncode:
-        sys.stderr.write(found.stderr)
+    search = subprocess.run([HERE / "find-kernel"], capture_output=True, text=True, check=False)
+    if search.returncode:
+        sys.stderr.write(search.stderr)
         return None
-    return found.stdout.strip()
+    return search.stdout.strip()
 
 
 def collect(arguments: Sequence[str]) -> list[str] | None:
@@ -187,14 +187,14 @@ class Kernels:
         self.base.mkdir(parents=True, exist_ok=True)
         files = in_order(tests)
         print(f"kernel lane: {len(files)} test files, {self.jobs} test kernels at a time", flush=True)
-        rest = [argument for argument in self.arguments if not Path(ROOT, argument.split("::")[0]).exists()]
-        rest += quarantine.options()
+        others = [argument for argument in self.arguments if not Path(ROOT, argument.split("::")[0]).exists()]
+        others += quarantine.options()
         outcomes: list[FileResult] = []
         with ThreadPoolExecutor(max_workers=self.jobs) as pool:
 
             def run_first(name: str) -> FileResult:
                 folder = self.base / _folder_name(name)
-                return run_file(name, [name], kernel=kernel, folder=folder, limit=self.limit, arguments=rest)
+                return run_file(name, [name], kernel=kernel, folder=folder, limit=self.limit, arguments=others)
 
             for future in as_completed([pool.submit(run_first, name) for name in files]):
                 outcomes.append(future.result())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.apiservers import Cluster
+from tests.worlds.apiservers import Cluster
 
 MERGE = "application/merge-patch+json"
 RBAC = "rbac.authorization.k8s.io"
@@ -40,24 +40,24 @@ def token_of_pod(cluster: Cluster, name: str, node: str) -> str:
     return str(answer["status"]["token"])
 
 
-def grant(cluster: Cluster, who: str, *rules: dict[str, Any]) -> None:
+def grant(cluster: Cluster, account: str, *rules: dict[str, Any]) -> None:
     """Let a ServiceAccount do what the rules say, in the namespace."""
     api = f"{RBAC}/v1"
-    role = {"apiVersion": api, "kind": "Role", "metadata": {"name": who}, "rules": list(rules)}
+    role = {"apiVersion": api, "kind": "Role", "metadata": {"name": account}, "rules": list(rules)}
     cluster.client.request("POST", cluster.path("roles", group=RBAC), body=role)
-    subject = {"kind": "ServiceAccount", "name": who, "namespace": cluster.namespace}
-    binding = {"apiVersion": api, "kind": "RoleBinding", "metadata": {"name": who}, "subjects": [subject]}
-    binding["roleRef"] = {"apiGroup": RBAC, "kind": "Role", "name": who}
+    subject = {"kind": "ServiceAccount", "name": account, "namespace": cluster.namespace}
+    binding = {"apiVersion": api, "kind": "RoleBinding", "metadata": {"name": account}, "subjects": [subject]}
+    binding["roleRef"] = {"apiGroup": RBAC, "kind": "Role", "name": account}
     cluster.client.request("POST", cluster.path("rolebindings", group=RBAC), body=binding)
 
 
-def rule(*verbs: str, resources: str = "gateways", **more: Any) -> dict[str, Any]:
+def rule(*verbs: str, resources: str = "gateways", **fields: Any) -> dict[str, Any]:
     """Return a rule about our own resources."""
     return {
         "apiGroups": ["multicluster.crd.antrea.io"],
         "resources": resources.split(),
         "verbs": list(verbs),
-        **more,
+        **fields,
     }
 
 

@@ -1,6 +1,6 @@
-"""Every test here runs against the API servers of `tests.apiservers`."""
+"""Every test here runs against the API servers of `tests.worlds.apiservers`."""
 
-from tests.apiservers import (
+from tests.worlds.apiservers import (
     _servers,
     cluster,
     pytest_configure,

@@ -19,8 +19,8 @@ from mcagent.controller.admin.manifests import GIVEN_CONFIG
 from mcagent.controller.config import ControllerRole, load
 from mcagent.core.policies.rules import TIERS
 from mcagent.kube.errors import ApiRefusalError
-from tests.apiservers import Cluster, Server, collection, leave_out
-from tests.client_certificates import Authority
+from tests.worlds.apiservers import Cluster, Server, collection, leave_out
+from tests.worlds.client_certificates import Authority
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy/helm/mcagent"
@@ -79,13 +79,13 @@ Helm = Callable[..., str]
 @pytest.fixture
 def helm(request: pytest.FixtureRequest, tmp_path: Path) -> Helm:
     """Give a function that runs Helm and returns what it prints; the test is left out where there is none."""
-    found = subprocess.run([ROOT / "tests/helm/find-helm"], capture_output=True, text=True, check=False)
-    if found.returncode:
-        leave_out(request, f"{found.stderr.strip()} (make chart does)")
+    search = subprocess.run([ROOT / "tests/helm/find-helm"], capture_output=True, text=True, check=False)
+    if search.returncode:
+        leave_out(request, f"{search.stderr.strip()} (make chart does)")
 
     def run(*arguments: str, fails: bool = False, kubeconfig: str = "/dev/null") -> str:
         done = subprocess.run(
-            [found.stdout.strip(), *arguments],
+            [search.stdout.strip(), *arguments],
             capture_output=True,
             text=True,
             timeout=120,
@@ -109,7 +109,7 @@ def test_lint_has_no_finding(helm: Helm) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         ("agent.config.clusterId=x", "additional properties 'clusterId' not allowed"),
         ("nameOverride=net", "additional properties 'nameOverride' not allowed"),  # docs/deploy.md has the reason
@@ -132,21 +132,23 @@ def test_lint_has_no_finding(helm: Helm) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_said(helm: Helm, value: str, said: str) -> None:
+def test_what_is_wrong_is_said(helm: Helm, value: str, message: str) -> None:
     """Helm's error names the value."""
-    assert said in helm("template", "mcagent", str(CHART), "-n", "mc", "--set", value, fails=True)
+    assert message in helm("template", "mcagent", str(CHART), "-n", "mc", "--set", value, fails=True)
 
 
 def test_every_crd_stays_when_the_release_goes(helm: Helm) -> None:
     """And so does what users have stored under it; `crds.keep=false` gives that up."""
     for keep in (True, False):
-        made = helm(
+        manifests = helm(
             "template", "mcagent", str(CHART), *sets(("leader.enabled=true", f"crds.keep={str(keep).lower()}"))
         )
-        crds = [obj for obj in yaml.safe_load_all(made) if obj and obj["kind"] == "CustomResourceDefinition"]
+        crds = [obj for obj in yaml.safe_load_all(manifests) if obj and obj["kind"] == "CustomResourceDefinition"]
         assert len(crds) == len([*(CHART / "files/crds").glob("*.yaml")])
-        kept = [obj["metadata"].get("annotations", {}).get("helm.sh/resource-policy") == "keep" for obj in crds]
-        assert kept == [keep] * len(crds)
+        policies = [
+            obj["metadata"].get("annotations", {}).get("helm.sh/resource-policy") == "keep" for obj in crds
+        ]
+        assert policies == [keep] * len(crds)
 
 
 def test_policies_are_installed_when_asked_for(helm: Helm) -> None:
@@ -206,19 +208,19 @@ def test_another_configuration_restarts_who_reads_it(helm: Helm, value: str, res
 def test_one_replica_answers_until_the_next_does(helm: Helm, replicas: int, host_network: bool, away: int) -> None:
     """A roll-out ends the only replica once another is ready, unless both want the ports of one Node."""
     values = (f"member.replicas={replicas}", f"member.hostNetwork={str(host_network).lower()}")
-    made = by_name(helm("template", "mcagent", str(CHART), *sets(values)))
-    (controller,) = (obj for name, obj in made.items() if name.startswith("Deployment"))
+    manifests = by_name(helm("template", "mcagent", str(CHART), *sets(values)))
+    (controller,) = (obj for name, obj in manifests.items() if name.startswith("Deployment"))
     assert controller["spec"]["strategy"]["rollingUpdate"] == {"maxUnavailable": away, "maxSurge": 1}
 
 
 def test_webhooks_of_a_leader_may_be_missed_for_a_takeover(helm: Helm) -> None:
     """With failurePolicy Ignore nothing of a leader is refused while its controller does not answer."""
     values = ("agent.enabled=false", "member.enabled=false", "leader.enabled=true", "leader.allNamespaces=true")
-    for policy, found in (("Fail", {"Fail", "Ignore"}), ("Ignore", {"Ignore"})):
+    for policy, failure_policy in (("Fail", {"Fail", "Ignore"}), ("Ignore", {"Ignore"})):
         flags = sets((*values, f"leader.webhook.failurePolicy={policy}"))
-        made = by_name(helm("template", "mcagent", str(CHART), *flags))
-        hooks = [hook["failurePolicy"] for obj in made.values() for hook in obj.get("webhooks", ())]
-        assert set(hooks) == found
+        manifests = by_name(helm("template", "mcagent", str(CHART), *flags))
+        hooks = [hook["failurePolicy"] for obj in manifests.values() for hook in obj.get("webhooks", ())]
+        assert set(hooks) == failure_policy
 
 
 @pytest.mark.parametrize("role", ["member", "leader"])
@@ -253,8 +255,8 @@ def test_access_to_the_webhook_can_be_restricted(helm: Helm, tmp_path: Path, rol
 
 def test_values_of_pods_reach_their_pods(helm: Helm) -> None:
     """All images are of the registry; labels, variables, affinity and strategy are those given."""
-    made = by_name(helm("template", "mcagent", str(CHART), *sets(ALL["everything"])))
-    workloads = {name: obj["spec"] for name, obj in made.items() if "template" in obj.get("spec", {})}
+    manifests = by_name(helm("template", "mcagent", str(CHART), *sets(ALL["everything"])))
+    workloads = {name: obj["spec"] for name, obj in manifests.items() if "template" in obj.get("spec", {})}
     for name, spec in workloads.items():
         pod = spec["template"]["spec"]
         (container,) = pod["containers"]
@@ -300,11 +302,13 @@ def test_accounts_of_gateways_are_values(helm: Helm) -> None:
 def test_the_command_deploys_what_the_chart_makes(helm: Helm, capsys: pytest.CaptureFixture[str]) -> None:
     """`mcagent deploy` with the same values gives the same objects, in other namespaces than the defaults, too."""
     tier = ("--api-versions", "crd.antrea.io/v1beta1/Tier")
-    made = helm("template", "mcagent", str(CHART), "-n", "mc", *tier, *sets(("leader.namespace=area", *DEPLOYED)))
+    manifests = helm(
+        "template", "mcagent", str(CHART), "-n", "mc", *tier, *sets(("leader.namespace=area", *DEPLOYED))
+    )
     assert main(["deploy", "-n", "mc", "--leader-namespace", "area", *DEPLOY]) == 0
-    ours = by_name(capsys.readouterr().out)
-    assert ours.pop("Namespace mc")["metadata"]["labels"] == {"app.kubernetes.io/name": "mcagent"}
-    assert ours == by_name(made)
+    own_manifests = by_name(capsys.readouterr().out)
+    assert own_manifests.pop("Namespace mc")["metadata"]["labels"] == {"app.kubernetes.io/name": "mcagent"}
+    assert own_manifests == by_name(manifests)
 
 
 DEPLOYED = (
@@ -333,7 +337,7 @@ DEPLOY = (
 
 def by_name(text: str) -> dict[str, dict[str, Any]]:
     """Return manifests by what they are called, without the tools' own annotations; configurations are read."""
-    found = {}
+    manifests = {}
     for manifest in filter(None, yaml.safe_load_all(text)):
         kind, meta = manifest["kind"], manifest["metadata"]
         for annotation in ("helm.sh/resource-policy", GIVEN_CONFIG):
@@ -346,19 +350,21 @@ def by_name(text: str) -> dict[str, dict[str, Any]]:
             manifest["spec"]["template"]["metadata"].get("annotations", {}).pop("checksum/config", None)
         if kind == "ConfigMap":
             manifest["data"] = {file: yaml.safe_load(content) for file, content in manifest["data"].items()}
-        found[" ".join(filter(None, (kind, meta.get("namespace"), meta["name"])))] = manifest
-    return found
+        manifests[" ".join(filter(None, (kind, meta.get("namespace"), meta["name"])))] = manifest
+    return manifests
 
 
 @pytest.mark.real_only
 @pytest.mark.parametrize("name", ALL)
 def test_a_real_api_server_takes_what_is_rendered(helm: Helm, cluster: Cluster, name: str) -> None:
     """Strict validation of every field of every object, in another namespace than the default."""
-    here = cluster.namespace
-    made = helm("template", "mcagent", str(CHART), "-n", here, *sets(("leader.namespace=default", *ALL[name])))
-    for manifest in yaml.safe_load_all(made):
+    namespace = cluster.namespace
+    manifests = helm(
+        "template", "mcagent", str(CHART), "-n", namespace, *sets(("leader.namespace=default", *ALL[name]))
+    )
+    for manifest in yaml.safe_load_all(manifests):
         if manifest is not None and manifest["kind"] not in ("CustomResourceDefinition", "Namespace"):
-            manifest["metadata"].setdefault("namespace", here)
+            manifest["metadata"].setdefault("namespace", namespace)
             dry_run(cluster.server, manifest)
 
 
@@ -377,15 +383,15 @@ def dry_run(server: Server, manifest: dict[str, Any]) -> None:
 @pytest.mark.real_only
 def test_pod_monitors_are_as_their_operator_declares_them(helm: Helm, cluster: Cluster) -> None:
     """Each PodMonitor passes the validation of the Prometheus operator's CRD, and names a token that is there."""
-    server, here = cluster.server, cluster.namespace
+    server, namespace = cluster.server, cluster.namespace
     crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     server.client.request("POST", crds, body=pod_monitor_crd())
     values = ("leader.enabled=true", "leader.namespace=default", "podMonitor.enabled=true")
     chart_objects = list(
-        filter(None, yaml.safe_load_all(helm("template", "m", str(CHART), "-n", here, *sets(values))))
+        filter(None, yaml.safe_load_all(helm("template", "m", str(CHART), "-n", namespace, *sets(values))))
     )
     monitors = [obj for obj in chart_objects if obj["kind"] == "PodMonitor"]
-    path = f"/apis/monitoring.coreos.com/v1/namespaces/{here}/podmonitors"
+    path = f"/apis/monitoring.coreos.com/v1/namespaces/{namespace}/podmonitors"
     wait_until(lambda: is_served(server, path), "PodMonitors to be served", timeout=20)
     for monitor in monitors:
         server.client.request("POST", path, {"dryRun": "All", "fieldValidation": "Strict"}, body=monitor)
@@ -395,8 +401,8 @@ def test_pod_monitors_are_as_their_operator_declares_them(helm: Helm, cluster: C
             obj["type"] for obj in chart_objects if obj["kind"] == "Secret" and obj["metadata"]["name"] == token
         ] == ["kubernetes.io/service-account-token"]
     assert [monitor["spec"]["namespaceSelector"]["matchNames"] for monitor in monitors] == [
-        [here],
-        [here],
+        [namespace],
+        [namespace],
         ["default"],
     ]
     server.client.request("DELETE", f"{crds}/podmonitors.monitoring.coreos.com")

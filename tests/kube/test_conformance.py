@@ -24,8 +24,8 @@ from devtools.realapi.binaries import HINT
 from devtools.waiting import wait_until
 from tests.antrea.clusters import AREA, OURS, Cluster
 from tests.antrea.running import Controllers
-from tests.apiservers import leave_out
 from tests.kube.pods import Pods
+from tests.worlds.apiservers import leave_out
 
 CONTROLLERS = ("deployment-controller", "replicaset-controller", "endpointslice-controller")
 # Of the suite's 27 tests, those that neither resolve names nor send packets. Most of what they do is waiting, each
@@ -82,13 +82,13 @@ def test_suite(suite: Path, pair: tuple[Cluster, Cluster], tmp_path: Path) -> No
     both.write_text(json.dumps(mcs_suite.kubeconfig(configs)))
     command = [str(suite), "--ginkgo.v", "--ginkgo.no-color", "--ginkgo.skip=Connectivity", "--ginkgo.timeout=4m"]
     command += ["--ginkgo.json-report=results.json", f"--kubeconfig={both}", f"--contexts={','.join(configs)}"]
-    found: list[mcs_suite.Result] = []
+    results: list[mcs_suite.Result] = []
     with ThreadPoolExecutor() as pool:
         for half in pool.map(partial(_run, command), HALVES, [tmp_path / "1", tmp_path / "2"]):
-            found += half
-    told = "\n".join(mcs_suite.summary(found))
-    assert all(one.passed or one.state == "skipped" for one in found), told
-    assert sum(one.passed for one in found) == TESTS, told
+            results += half
+    summary = "\n".join(mcs_suite.summary(results))
+    assert all(result.passed or result.state == "skipped" for result in results), summary
+    assert sum(result.passed for result in results) == TESTS, summary
 
 
 def _run(command: Sequence[str], labels: str, place: Path) -> tuple[mcs_suite.Result, ...]:

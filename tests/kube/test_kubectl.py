@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from mcagent.http.certificates import current
-from tests.apiservers import Cluster
+from tests.worlds.apiservers import Cluster
 
 KUBECTL = os.environ.get("KUBECTL") or shutil.which("kubectl")
 ROOT = Path(__file__).parents[2]
@@ -60,8 +60,8 @@ def test_apply_get_patch_delete(kubectl: Kubectl) -> None:
     kubectl("patch", "gateway", "n1", "--type=merge", "-p", '{"internalIP": "10.0.0.3"}')
     kubectl("label", "gateway", "n1", "app=web")
     kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=GATEWAY)
-    found = json.loads(kubectl("get", "gateways", "-l", "app=web", "-o", "json"))["items"]
-    assert [(obj["gatewayIP"], obj["internalIP"]) for obj in found] == [("10.0.0.1", "10.0.0.3")]
+    items = json.loads(kubectl("get", "gateways", "-l", "app=web", "-o", "json"))["items"]
+    assert [(obj["gatewayIP"], obj["internalIP"]) for obj in items] == [("10.0.0.1", "10.0.0.3")]
     kubectl("delete", "gateway", "n1", "--wait")
     assert "NotFound" in kubectl("get", "gateway", "n1", fails=True)
 

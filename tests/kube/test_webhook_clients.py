@@ -21,9 +21,9 @@ from mcagent.controller.webhook.work import LEAST_WORK, WorkLimit
 from mcagent.http import certificates
 from mcagent.http.certificates import context_of
 from mcagent.kube.client import Client
-from tests.apiservers import leave_out, refusal
-from tests.client_certificates import Authority
 from tests.waiting import until
+from tests.worlds.apiservers import leave_out, refusal
+from tests.worlds.client_certificates import Authority
 
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 HOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"

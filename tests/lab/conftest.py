@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.labs import make_lab, pytest_runtest_makereport, settled
+from tests.worlds.labs import make_lab, pytest_runtest_makereport, settled
 
 __all__ = ["make_lab", "pytest_runtest_makereport", "settled"]
 

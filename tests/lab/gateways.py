@@ -12,20 +12,20 @@ from devtools.waiting import wait_until
 
 def gateways(lab: Lab, node: str) -> list[dict[str, Any]]:
     """Return the gateways of all clusters as a Node's agent tells them."""
-    found = json.loads(lab.mcagent(node, "gateways", "-o", "json", check=False))
-    return [gateway for cluster in found["clusters"] for gateway in cluster["gateways"]]
+    document = json.loads(lab.mcagent(node, "gateways", "-o", "json", check=False))
+    return [gateway for cluster in document["clusters"] for gateway in cluster["gateways"]]
 
 
 def told(lab: Lab, node: str, name: str) -> dict[str, Any]:
     """Return what a Node's agent tells of one gateway; nothing while it knows none of that name."""
-    return next((one for one in gateways(lab, node) if one["name"] == name), {})
+    return next((gateway for gateway in gateways(lab, node) if gateway["name"] == name), {})
 
 
 def wait_for_bfd(lab: Lab, *nodes: Node) -> None:
     """Wait until all gateways that these Nodes watch answer BFD: one that never did is not taken for lost."""
 
     def all_answer() -> bool:
-        found = (one for node in nodes for one in gateways(lab, node.name))
-        return all(one["live"] and one["bfd"] in ("", "answers") for one in found)
+        states = (gateway for node in nodes for gateway in gateways(lab, node.name))
+        return all(gateway["live"] and gateway["bfd"] in ("", "answers") for gateway in states)
 
     wait_until(all_answer, "BFD between all", timeout=30)

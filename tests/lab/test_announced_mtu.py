@@ -31,11 +31,11 @@ def lab(make_lab: Callable[..., Lab]) -> Iterator[Lab]:
     shape = generate(gateways=1, workers=1)
     east, west = shape.clusters
     west = replace(west, config={"mtu": SMALL})
-    with make_lab(replace(shape, clusters=(east, west)), control_plane=True, liveness=False) as made:
+    with make_lab(replace(shape, clusters=(east, west)), control_plane=True, liveness=False) as lab:
         wait_until(
-            lambda: _announced(made), "the Nodes of east to have the MTU of west on their routes", timeout=90
+            lambda: _announced(lab), "the Nodes of east to have the MTU of west on their routes", timeout=90
         )
-        yield made
+        yield lab
 
 
 def _announced(lab: Lab) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from devtools.lab.lab import Lab
-from tests import antrea_failover as failover
+from tests.worlds import antrea_failover as failover
 
 pytestmark = pytest.mark.datapath
 
@@ -19,7 +19,7 @@ def test_a_dead_first_gateway_is_replaced_by_bfd(make_lab: Callable[..., Lab]) -
     """All Nodes stay Ready. The gateway that returns stays second, and is first again when the other one dies."""
     with make_lab(failover.shape()) as lab, failover.rounds(lab) as agents:
         names = [gateway.name for gateway in lab.topology.cluster("east").gateways]
-        lost = [failover.lose_first_gateway(lab, agents) for _ in range(2)]
-        assert [each.gateway for each in lost] == names
-        assert max(max(each.to_antrea, each.from_antrea) for each in lost) < LIMIT
+        results = [failover.lose_first_gateway(lab, agents) for _ in range(2)]
+        assert [result.gateway for result in results] == names
+        assert max(max(result.to_antrea, result.from_antrea) for result in results) < LIMIT
         assert set(failover.new_connections(lab)) == {str(agents.first)}

@@ -21,7 +21,7 @@ from devtools.waiting import wait_until
 from mcagent.model.dataplane.facts import DatapathType
 from mcagent.model.dataplane.resources import TunnelType
 from mcagent.model.parsing import labels
-from tests.antrea_crds import ANTREA, definition
+from tests.worlds.antrea_crds import ANTREA, definition
 
 pytestmark = [pytest.mark.packets, pytest.mark.datapath]
 
@@ -41,8 +41,8 @@ def lab(request: pytest.FixtureRequest, make_lab: Callable[..., Lab], datapath: 
     shape = generate(cni=Cni.ANTREA, gateways=2, tunnel=request.param)
     east, west = shape.clusters
     east = replace(east, config={"enableStretchedNetworkPolicy": True})
-    with make_lab(replace(shape, clusters=(east, west)), agents=False) as made:
-        api = made.api("east")
+    with make_lab(replace(shape, clusters=(east, west)), agents=False) as lab:
+        api = lab.api("east")
         api.apply_crds([definition(kind) for kind in ANTREA])
         api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}})
         for app, number in (("web", OURS), ("theirs", THEIRS)):
@@ -55,15 +55,15 @@ def lab(request: pytest.FixtureRequest, make_lab: Callable[..., Lab], datapath: 
                     "spec": {"label": label, "id": number},
                 }
             )
-        for node in made.topology.with_agents():
-            made.start_agent(node.name)
-        made.wait_ready()
+        for node in lab.topology.with_agents():
+            lab.start_agent(node.name)
+        lab.wait_ready()
         wait_until(
-            lambda: all(taken_for_antrea(made, one.name) for one in east.gateways),
+            lambda: all(taken_for_antrea(lab, gateway.name) for gateway in east.gateways),
             "the verdict on west",
             timeout=SOON,
         )
-        yield made
+        yield lab
 
 
 def taken_for_antrea(lab: Lab, node: str) -> bool:
@@ -103,7 +103,7 @@ def echoed(lab: Lab, size: int, *, within: float) -> list[bool]:
     argv = ["ping", "-n", "-c", "1", "-w", f"{within:.0f}", "-M", "do", "-s", str(size - 28)]
     ways = ((east, west), (west, east))
     done = (netns.execute(lab.namespace(a), [*argv, str(b.address)], check=False) for a, b in ways)
-    return [one.returncode == 0 for one in done]
+    return [process.returncode == 0 for process in done]
 
 
 def test_every_way_of_the_matrix(lab: Lab) -> None:

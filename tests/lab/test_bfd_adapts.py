@@ -19,8 +19,8 @@ from devtools.lab.lab import Lab
 from devtools.lab.topology import generate
 from devtools.waiting import wait_until
 from mcagent.core.tunnel_probes import EXAMINED_AFTER
-from tests.failover import pause
 from tests.waiting import allowed
+from tests.worlds.failover import pause
 
 INTERVAL = 0.2  # seconds: longer than round trips on a busy machine, which would need a longer time
 CONFIGURED = 0.6  # seconds: 3 intervals
@@ -52,12 +52,16 @@ def between(lab: Lab, name: str, peer: str) -> str:
 
 def is_up(lab: Lab, name: str, tunnel: str) -> bool:
     """Tell whether the session of a tunnel is up at both ends, with fast intervals."""
-    return any(one.up and max(one.tx, one.rx) < 1000 for one in faults.sessions(lab, name) if one.port == tunnel)
+    return any(
+        session.up and max(session.tx, session.rx) < 1000
+        for session in faults.sessions(lab, name)
+        if session.port == tunnel
+    )
 
 
 def is_lost(lab: Lab, name: str, tunnel: str) -> bool:
     """Tell whether a gateway's session of a tunnel is down."""
-    return not any(one.forwarding for one in faults.sessions(lab, name) if one.port == tunnel)
+    return not any(session.forwarding for session in faults.sessions(lab, name) if session.port == tunnel)
 
 
 def detection(lab: Lab, ends: dict[str, str]) -> set[float]:
@@ -98,9 +102,9 @@ def test_real_failures_do_not_slow_detection_down(lab: Lab, settled: Settled) ->
     ):
         lose(lab, fault, ends, seconds=2.0)
         settled.wait()
-        assert {one["detectionSeconds"] for name in ends for one in tunnels(lab, name).values()} == {CONFIGURED}, (
-            fault
-        )
+        assert {tunnel["detectionSeconds"] for name in ends for tunnel in tunnels(lab, name).values()} == {
+            CONFIGURED
+        }, fault
 
 
 @pytest.mark.timing
@@ -125,11 +129,11 @@ def test_a_false_alarm_makes_the_time_longer_for_its_tunnel(lab: Lab, settled: S
             f"detection time {2 * CONFIGURED:g} s instead of {CONFIGURED:g} s (a false alarm)"
             in (lab.directory(name) / "agent.log").read_text()
         )
-        found = re.search(
+        match = re.search(
             rf'^mcagent_tunnel_bfd_detection_seconds{{.*"{tunnel}".*}} (\S+)$', lab.http(name, "/metrics")[1], re.M
         )
-        assert found is not None
-        assert float(found[1]) > CONFIGURED
+        assert match is not None
+        assert float(match[1]) > CONFIGURED
     settled.wait()
     assert lose(lab, faults.link_cut(lab, far), ends, seconds=longer + 2.0) < allowed(longer + 0.3)
     assert max(detection(lab, ends)) == longer

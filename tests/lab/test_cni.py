@@ -21,8 +21,8 @@ def lab(make_lab: Callable[..., Lab]) -> Iterator[Lab]:
     """Two clusters of one gateway and one worker, whose agents look for Pods in the Nodes' Pod CIDRs."""
     plain = generate(cni=Cni.CALICO)
     clusters = tuple(replace(cluster, config={}) for cluster in plain.clusters)
-    with make_lab(replace(plain, clusters=clusters)) as made:
-        yield made
+    with make_lab(replace(plain, clusters=clusters)) as lab:
+        yield lab
 
 
 def findings(lab: Lab, node: str, *flags: str) -> dict[str, dict[str, str]]:
@@ -57,8 +57,8 @@ def test_pods_outside_of_their_nodes_cidrs_are_told_and_found_one_by_one(lab: La
 @pytest.fixture(scope="module")
 def plain(make_lab: Callable[..., Lab]) -> Iterator[Lab]:
     """Two clusters of flannel, whose Nodes other programs are added to."""
-    with make_lab(generate()) as made:
-        yield made
+    with make_lab(generate()) as lab:
+        yield lab
 
 
 AFTER_NETFILTER = """

@@ -15,8 +15,8 @@ from devtools.lab.lab import Lab
 from devtools.lab.topology import Cluster, Node, Topology
 from devtools.traffic import traffic
 from devtools.waiting import wait_until
-from tests import failover
-from tests.failover import INTERVALS
+from tests.worlds import failover
+from tests.worlds.failover import INTERVALS
 
 pytestmark = pytest.mark.datapath
 
@@ -40,21 +40,21 @@ def test_new_connections_avoid_a_dead_node(lab: Lab, settled: Settled) -> None:
 
     def met() -> set[str]:
         # Not longer: a connection that a dead endpoint gets must not be answered after all, by another one.
-        asked = (traffic.tcp(client, service, 80, timeout=traffic.TIMEOUT) for _ in range(CONNECTIONS))
-        return {hosts[reply.pod] for reply in asked}
+        answers = (traffic.tcp(client, service, 80, timeout=traffic.TIMEOUT) for _ in range(CONNECTIONS))
+        return {hosts[reply.pod] for reply in answers}
 
-    both = {node.name for node in west.workers}
-    assert met() == both
-    lost = west.workers[0].name
-    cut = faults.link_cut(lab, lost)
+    affected = {node.name for node in west.workers}
+    assert met() == affected
+    silent_node = west.workers[0].name
+    cut = faults.link_cut(lab, silent_node)
     cut.inject()
     try:
         wait_until(lambda: all(_misses_one(lab, g.name) for g in west.gateways), "BFD to report the loss")
-        assert met() == both - {lost}
+        assert met() == affected - {silent_node}
     finally:
         cut.heal()
     settled.wait()
-    assert met() == both
+    assert met() == affected
 
 
 @contextlib.contextmanager
@@ -137,23 +137,23 @@ def test_gateways_that_know_different_endpoints_show_it(lab: Lab, settled: Settl
     settled.wait()
     west = lab.topology.clusters[1]
     (service, *_), names = west.services, [gateway.name for gateway in west.gateways]
-    (found,) = objects.endpoint_slices(lab.topology, service)
-    whole: Any = found["endpoints"]
+    (export,) = objects.endpoint_slices(lab.topology, service)
+    whole: Any = export["endpoints"]
 
     def known() -> list[int]:
         exports: list[Any] = [lab.status(name)["exports"] for name in names]
-        return [found[f"{service.namespace}/{service.name}"]["hash"] for found in exports]
+        return [export[f"{service.namespace}/{service.name}"]["hash"] for export in exports]
 
     (before,) = set(known())
     fault = faults.loses_api(lab, names[1])
     fault.inject()
     try:
-        seen = {before}
+        addresses_seen = {before}
         for some in (whole[1:], whole[:1]):
             lab.api(west.name).patch("EndpointSlice", f"{service.name}-1", {"endpoints": some}, service.namespace)
-            wait_until(lambda: known()[0] not in seen, "the other gateway to know")
+            wait_until(lambda: known()[0] not in addresses_seen, "the other gateway to know")
             assert known()[1] == before
-            seen.add(known()[0])
+            addresses_seen.add(known()[0])
     finally:
         fault.heal()
     wait_until(lambda: len(set(known())) == 1, "both to know the same", timeout=60)

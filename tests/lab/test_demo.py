@@ -19,8 +19,8 @@ from devtools.nodes import netns
 from devtools.traffic import matrix, traffic
 from devtools.waiting import wait_until
 from mcagent.model.dataplane.facts import DatapathType
-from tests.labs import fresh_name
-from tests.profiles import WITH_OUR_AGENTS
+from tests.worlds.labs import fresh_name
+from tests.worlds.profiles import WITH_OUR_AGENTS
 
 MCLAB = Path(__file__).parents[2] / "devtools/mclab"
 ALL_CNIS = 840.0  # seconds that the demo with every CNI profile may take; on a busy machine it took 260
@@ -79,8 +79,8 @@ def _shown(cni: Cni) -> int:
 @pytest.fixture(scope="module", params=WITH_OUR_AGENTS, ids=str)
 def double(request: pytest.FixtureRequest, make_lab: Callable[..., Lab]) -> Iterator[Lab]:
     """Two clusters of two gateways and one worker."""
-    with make_lab(generate(cni=request.param, gateways=2)) as made:
-        yield made
+    with make_lab(generate(cni=request.param, gateways=2)) as lab:
+        yield lab
 
 
 def test_every_way_with_two_gateways_in_each_cluster(double: Lab) -> None:
@@ -111,7 +111,7 @@ def _carried(lab: Lab, node: str) -> int:
     ovs = lab.ovs(node)
     ports = [port for port in ovs.vsctl("list-ports", "br-mc").split() if port.startswith("mcr-")]
     texts = [ovs.ofctl("dump-ports", ovs.mgmt("br-mc"), port) for port in ports]
-    return sum(int(found) for text in texts for found in re.findall(r"tx pkts=(\d+)", text))
+    return sum(int(packets) for text in texts for packets in re.findall(r"tx pkts=(\d+)", text))
 
 
 DOUBLE = """
@@ -144,8 +144,8 @@ def test_the_matrix_tells_what_is_wrong(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(generate())
     west = lab.topology.clusters[1]
     node, pod = west.workers[0], west.workers[0].pods[0]
-    every = list(matrix.cases(lab.topology))
-    case = next(c for c in every if c.source_role == "worker" and c.address == pod.address)
+    cases = list(matrix.cases(lab.topology))
+    case = next(c for c in cases if c.source_role == "worker" and c.address == pod.address)
     assert matrix.run(lab, case).ok
     netns.execute(lab.namespace(node), ["nft", "-f", "-"], stdin=DOUBLE.format(address=pod.address))
     assert "copies per packet: 2" in matrix.run(lab, case).problem
@@ -162,7 +162,7 @@ def test_the_matrix_tells_what_is_wrong(make_lab: Callable[..., Lab]) -> None:
     lab.start_agent(node.name)
     lab.wait_ready(node.name)
     assert matrix.run(lab, case).ok
-    closed = next(c for c in every if c.closed and c.address == west.services[1].cluster_ip)
+    closed = next(c for c in cases if c.closed and c.address == west.services[1].cluster_ip)
     assert matrix.run(lab, closed).ok
     lab.api(west.name).create(objects.export_object(west.services[1]))
     wait_until(lambda: "answered" in matrix.run(lab, closed).problem, "the matrix to tell of an open Service")

@@ -32,14 +32,14 @@ def lab(make_lab: Callable[[Topology], Lab]) -> Lab:
 
 def findings(lab: Lab, node: str) -> list[Finding]:
     """Ask the doctor on a Node; return what it finds."""
-    found = json.loads(lab.mcagent(node, "doctor", "-o", "json", check=False))
-    result: list[Finding] = found["nodes"][0]["findings"]
+    document = json.loads(lab.mcagent(node, "doctor", "-o", "json", check=False))
+    result: list[Finding] = document["nodes"][0]["findings"]
     return result
 
 
-def reasons(found: list[Finding], level: str = "failed") -> set[str]:
+def reasons(findings: list[Finding], level: str = "failed") -> set[str]:
     """Return the reasons of a level."""
-    return {one["reason"] for one in found if one["level"] == level}
+    return {finding["reason"] for finding in findings if finding["level"] == level}
 
 
 @contextmanager
@@ -72,13 +72,13 @@ def test_a_healthy_lab_has_nothing_wrong(lab: Lab, settled: Settled) -> None:
     settled.wait()
     for _, node in lab.topology.nodes():
         began = time.monotonic()
-        found = findings(lab, node.name)
+        all_findings = findings(lab, node.name)
         print(f"{node.name}: {time.monotonic() - began:.1f} s")
-        bad = [one for one in found if one["level"] in {"failed", "warning"}]
+        bad = [finding for finding in all_findings if finding["level"] in {"failed", "warning"}]
         assert not bad, bad
-        skipped = {one["check"] for one in found if one["level"] == "skipped"}
-        assert not skipped, found
-        (switch,) = (one["seen"] for one in found if one["check"] == "openvswitch")
+        skipped = {finding["check"] for finding in all_findings if finding["level"] == "skipped"}
+        assert not skipped, all_findings
+        (switch,) = (finding["seen"] for finding in all_findings if finding["check"] == "openvswitch")
         assert re.match(r"version \d+\.\d+", switch), switch
     pages = [json.loads(lab.post(node.name, "/doctor")[1])["findings"] for _, node in lab.topology.nodes()]
     assert [reasons(page) | reasons(page, "warning") for page in pages] == [set()] * len(pages)
@@ -89,46 +89,50 @@ def test_the_whole_lab_is_asked_from_one_machine(lab: Lab, settled: Settled) -> 
     settled.wait()
     node = lab.topology.clusters[0].gateways[0].name
     text = lab.mcagent(node, "doctor", "--all", "--agents", str(lab.agents_file()), "-o", "json", check=False)
-    found = json.loads(text)
-    assert [one["node"] for one in found["nodes"]] == sorted(one.name for _, one in lab.topology.nodes())
-    every = [one for part in (*found["nodes"], *found["clusters"]) for one in part["findings"]]
-    assert found["worst"] in {"ok", "skipped"}, [one for one in every if one["level"] not in {"ok", "skipped"}]
+    report = json.loads(text)
+    assert [finding["node"] for finding in report["nodes"]] == sorted(
+        finding.name for _, finding in lab.topology.nodes()
+    )
+    findings = [finding for part in (*report["nodes"], *report["clusters"]) for finding in part["findings"]]
+    assert report["worst"] in {"ok", "skipped"}, [
+        finding for finding in findings if finding["level"] not in {"ok", "skipped"}
+    ]
 
 
 def test_a_blocked_port_is_named(lab: Lab, settled: Settled) -> None:
     """UDP 6081 is closed between two gateways: both say so, with peer and port, and nothing else is wrong."""
     settled.wait()
-    here, there = (cluster.gateways[0] for cluster in lab.topology.clusters)
-    with injected(faults.port_blocked(lab, here.name, there.name)):
-        for node, peer in ((here, there), (there, here)):
-            found = named(lab, node.name, "PortBlocked")
-            assert reasons(found) == {"PortBlocked"}, found
-            (one,) = (one for one in found if one["reason"] == "PortBlocked")
-            assert str(peer.address) in one["subject"]
-            assert "open UDP 6081" in one["do"]
+    near, far = (cluster.gateways[0] for cluster in lab.topology.clusters)
+    with injected(faults.port_blocked(lab, near.name, far.name)):
+        for node, peer in ((near, far), (far, near)):
+            findings = named(lab, node.name, "PortBlocked")
+            assert reasons(findings) == {"PortBlocked"}, findings
+            (finding,) = (finding for finding in findings if finding["reason"] == "PortBlocked")
+            assert str(peer.address) in finding["subject"]
+            assert "open UDP 6081" in finding["do"]
     settled.wait()
 
 
 def test_a_port_blocked_one_way_is_named_on_the_side_that_is_not_heard(lab: Lab, settled: Settled) -> None:
     """The sender learns by BFD that it is not heard; the other side, that nothing arrives."""
     settled.wait()
-    here, there = (cluster.gateways[0].name for cluster in lab.topology.clusters)
-    with injected(faults.port_blocked(lab, here, there, one_way=True)):
-        assert reasons(named(lab, here, "OneWay")) == {"OneWay"}
-        assert reasons(named(lab, there, "PortBlocked")) == {"PortBlocked"}
+    near, far = (cluster.gateways[0].name for cluster in lab.topology.clusters)
+    with injected(faults.port_blocked(lab, near, far, one_way=True)):
+        assert reasons(named(lab, near, "OneWay")) == {"OneWay"}
+        assert reasons(named(lab, far, "PortBlocked")) == {"PortBlocked"}
     settled.wait()
 
 
 def test_a_wrong_mtu_is_named(lab: Lab, settled: Settled) -> None:
     """Large packets vanish between the gateways: the doctor says how large ones pass, and which mtu to set."""
     settled.wait()
-    here, there = (cluster.gateways[0].name for cluster in lab.topology.clusters)
-    with injected(faults.small_mtu(lab, here, there, 1400)):
-        found = named(lab, here, "MtuTooLarge")
-        assert reasons(found) == {"MtuTooLarge"}, found
-        (one,) = (one for one in found if one["reason"] == "MtuTooLarge")
-        assert "1400 pass" in one["seen"]
-        assert "mtu: 1350" in one["do"]
+    near, far = (cluster.gateways[0].name for cluster in lab.topology.clusters)
+    with injected(faults.small_mtu(lab, near, far, 1400)):
+        findings = named(lab, near, "MtuTooLarge")
+        assert reasons(findings) == {"MtuTooLarge"}, findings
+        (finding,) = (finding for finding in findings if finding["reason"] == "MtuTooLarge")
+        assert "1400 pass" in finding["seen"]
+        assert "mtu: 1350" in finding["do"]
     settled.wait()
 
 
@@ -141,15 +145,15 @@ def test_an_overlapping_cidr_is_named(lab: Lab, settled: Settled) -> None:
     assert isinstance(spec, dict)
     lab.api(east.name).patch("ClusterInfoImport", name, {"spec": {"podCIDRs": [str(east.pod_cidr)]}}, NAMESPACE)
     try:
-        found = named(lab, east.gateways[0].name, "OverlapsLocal")
-        assert reasons(found) == {"OverlapsLocal"}, found
-        (one,) = (one for one in found if one["reason"] == "OverlapsLocal")
-        assert one["check"] == "cidrs"
-        assert name in one["subject"]
-        assert str(east.pod_cidr) in one["seen"]
+        all_findings = named(lab, east.gateways[0].name, "OverlapsLocal")
+        assert reasons(all_findings) == {"OverlapsLocal"}, all_findings
+        (finding,) = (finding for finding in all_findings if finding["reason"] == "OverlapsLocal")
+        assert finding["check"] == "cidrs"
+        assert name in finding["subject"]
+        assert str(east.pod_cidr) in finding["seen"]
         with injected(faults.agent_killed(lab, east.gateways[0].name)):  # then the doctor reads the objects itself
-            found = findings(lab, east.gateways[0].name)
-            assert reasons(found) == {"AgentSilent", "OverlapsLocal"}, found
+            all_findings = findings(lab, east.gateways[0].name)
+            assert reasons(all_findings) == {"AgentSilent", "OverlapsLocal"}, all_findings
     finally:
         lab.api(east.name).patch("ClusterInfoImport", name, {"spec": {"podCIDRs": spec["podCIDRs"]}}, NAMESPACE)
     settled.wait()

@@ -25,9 +25,9 @@ pytestmark = [pytest.mark.failover, pytest.mark.datapath]
 @pytest.fixture(scope="module")
 def lab(make_lab: Callable[..., Lab]) -> Lab:
     """Two clusters, each with two gateways and a worker."""
-    made: Lab = make_lab(generate(gateways=2))
-    wait_for_bfd(made, *made.topology.clusters[0].nodes)
-    return made
+    lab: Lab = make_lab(generate(gateways=2))
+    wait_for_bfd(lab, *lab.topology.clusters[0].nodes)
+    return lab
 
 
 @pytest.fixture
@@ -55,9 +55,9 @@ def assert_nothing_lost(load: Load) -> None:
     """Neither a datagram nor a connection is lost from the beginning until half a second ago."""
     time.sleep(0.5)  # what is under way is not lost: this is the span that is judged, not a wait for something
     report = load.report(load.began, time.monotonic() - 0.5)
-    assert {name: (one.lost, one.broken, one.reasons) for name, one in report.streams.items()} == dict.fromkeys(
-        report.streams, (0, 0, ())
-    )
+    assert {
+        name: (stream.lost, stream.broken, stream.reasons) for name, stream in report.streams.items()
+    } == dict.fromkeys(report.streams, (0, 0, ()))
 
 
 @pytest.mark.timing

@@ -23,7 +23,7 @@ from devtools.nodes import netns
 from devtools.traffic import matrix, traffic
 from devtools.traffic.capture import Capture
 from devtools.waiting import wait_until
-from tests.profiles import translated
+from tests.worlds.profiles import translated
 
 pytestmark = [pytest.mark.packets, pytest.mark.datapath]
 
@@ -49,10 +49,10 @@ def lab(request: pytest.FixtureRequest, make_lab: Callable[..., Lab]) -> Iterato
     else:
         on: dict[str, object] = {POLICIES: True}
         shape = replace(shape, clusters=tuple(replace(cluster, config=on) for cluster in shape.clusters))
-    with make_lab(shape) as made:
-        for _, node in made.topology.nodes():
-            netns.execute(made.namespace(node), ["nft", "-f", "-"], stdin=WATCH)
-        yield made
+    with make_lab(shape) as lab:
+        for _, node in lab.topology.nodes():
+            netns.execute(lab.namespace(node), ["nft", "-f", "-"], stdin=WATCH)
+        yield lab
 
 
 def wrong(lab: Lab) -> list[str]:
@@ -81,9 +81,9 @@ def exchange(lab: Lab) -> None:
     address, gateways = west.services[0].cluster_ip, {str(matrix.seen_as(gateway)) for gateway in east.gateways}
     for node in east.nodes:
         pod = {str(source) for source in matrix.expected_sources(east, west, node.pods[0])}
-        for client, seen in ((lab.namespace(node), gateways), (lab.namespace(node.pods[0]), pod)):
-            assert {traffic.tcp(client, address, 80).source for _ in range(4)} <= seen
-            assert traffic.udp(client, address, 80, os.urandom(16)).source in seen
+        for client, client_namespace in ((lab.namespace(node), gateways), (lab.namespace(node.pods[0]), pod)):
+            assert {traffic.tcp(client, address, 80).source for _ in range(4)} <= client_namespace
+            assert traffic.udp(client, address, 80, os.urandom(16)).source in client_namespace
             with traffic.TcpClient(client, str(address), 80, timeout=20) as stream:
                 for _ in range(16):
                     stream.exchange(os.urandom(65536))
@@ -142,16 +142,16 @@ def test_translated_connections_outlive_a_gateway(lab: Lab) -> None:
     east, west = lab.topology.clusters
     if east.publish_pods:
         pytest.skip("sources are not translated: tests/lab/test_failover_short.py has that")
-    lost = west.gateways[1]
-    kept = {pod.name for node in west.nodes if node != lost for pod in node.pods}
+    gateway = west.gateways[1]
+    pods = {pod.name for node in west.nodes if node != gateway for pod in node.pods}
     Settled(lab).wait()
     with contextlib.ExitStack() as stack:
         connect = partial(traffic.TcpClient, lab.namespace(east.workers[0].pods[0]), timeout=20)
         clients = [stack.enter_context(connect(str(west.services[0].cluster_ip), 80)) for _ in range(24)]
-        clients = [client for client in clients if client.hello.pod in kept]
-        assert len({client.hello.pod for client in clients}) == len(kept)
+        clients = [client for client in clients if client.hello.pod in pods]
+        assert len({client.hello.pod for client in clients}) == len(pods)
         assert {client.hello.source for client in clients} <= {str(matrix.seen_as(g)) for g in east.gateways}
-        fault = faults.link_cut(lab, lost.name)
+        fault = faults.link_cut(lab, gateway.name)
         fault.inject()
         try:
             for client in clients * 2:

@@ -52,30 +52,30 @@ def lab(request: pytest.FixtureRequest, make_lab: Callable[..., Lab], datapath: 
     wireguard = TrafficEncryption.WIREGUARD
     shape = generate(cni=cni, tunnel=tunnel, gateways=gateways, encryption=wireguard, underlay=family)
     config: dict[str, object] = {"wireGuard": {"implementation": implementation, "devices": devices}}
-    clusters = (_served_by_workers(one) for one in shape.clusters)
-    shape = replace(shape, clusters=tuple(replace(one, config=config) for one in clusters))
-    with make_lab(shape, liveness=gateways > 1) as made:  # of one gateway there is nothing to change over to
+    clusters = (_served_by_workers(cluster) for cluster in shape.clusters)
+    shape = replace(shape, clusters=tuple(replace(cluster, config=config) for cluster in clusters))
+    with make_lab(shape, liveness=gateways > 1) as lab:  # of one gateway there is nothing to change over to
         wait_until(
-            lambda: all(established(made, g.name) for c in shape.clusters for g in c.gateways),
+            lambda: all(established(lab, g.name) for c in shape.clusters for g in c.gateways),
             "handshakes",
             timeout=60,
             interval=0.2,
         )
-        faults.Settled(made)
-        yield made
+        faults.Settled(lab)
+        yield lab
 
 
 def _served_by_workers(cluster: Cluster) -> Cluster:
     """Return it with endpoints on workers only: those on a gateway are lost with it, whoever else takes over."""
     pods = tuple(pod.name for node in cluster.workers for pod in node.pods)
-    return replace(cluster, services=tuple(replace(one, pods=pods) for one in cluster.services))
+    return replace(cluster, services=tuple(replace(service, pods=pods) for service in cluster.services))
 
 
 def encryption(lab: Lab, name: str) -> dict[str, Any]:
     """Return what a Node's agent says of encryption."""
-    found = lab.status(name)["encryption"]
-    assert isinstance(found, dict)
-    return found
+    encryption = lab.status(name)["encryption"]
+    assert isinstance(encryption, dict)
+    return encryption
 
 
 def established(lab: Lab, name: str) -> bool:
@@ -193,7 +193,7 @@ def lost(load: Load, since: float) -> dict[str, Outcome]:
 
 def silence(load: Load, since: float) -> float:
     """Return the longest time without an answer since then, of any stream."""
-    return max(one.longest for one in load.report(since).streams.values())
+    return max(stream.longest for stream in load.report(since).streams.values())
 
 
 def test_every_way_of_the_matrix(lab: Lab, wire: Wire) -> None:
@@ -242,11 +242,11 @@ def test_the_largest_packet_fills_the_wire_and_is_not_cut(lab: Lab, wire: Wire) 
     assert wire.longest == 1500
     assert ping(mtu + 1) != 0
     worker, far = east.workers[0], west.workers[0]
-    found, shown = trace(lab, worker.name, worker.pods[0].address, f"{far.pods[0].address}:{POD_PORT}", "--live")
-    assert nodes_of(found)[-1] == found["live"]["last_seen"] == far.name, shown
-    assert found["live"]["answered"]
-    assert True in [hop["encrypted"] for hop in found["hops"]], shown
-    assert {hop["walk"]["mtu"] for hop in found["hops"]} == {mtu}
+    walk, shown = trace(lab, worker.name, worker.pods[0].address, f"{far.pods[0].address}:{POD_PORT}", "--live")
+    assert nodes_of(walk)[-1] == walk["live"]["last_seen"] == far.name, shown
+    assert walk["live"]["answered"]
+    assert True in [hop["encrypted"] for hop in walk["hops"]], shown
+    assert {hop["walk"]["mtu"] for hop in walk["hops"]} == {mtu}
 
 
 def test_probes_measure_the_encrypted_way(lab: Lab) -> None:
@@ -254,8 +254,14 @@ def test_probes_measure_the_encrypted_way(lab: Lab) -> None:
 
     def passing() -> bool:
         pages: list[Any] = [lab.status(g.name)["gateways"] for c in lab.topology.clusters for g in c.gateways]
-        far = [one["probes"] for page in pages for group in page if not group["own"] for one in group["gateways"]]
-        return all(one and one["fullSizePasses"] and one["lossRatio"] < 0.5 for one in far)
+        far = [
+            tunnel["probes"]
+            for page in pages
+            for group in page
+            if not group["own"]
+            for tunnel in group["gateways"]
+        ]
+        return all(tunnel and tunnel["fullSizePasses"] and tunnel["lossRatio"] < 0.5 for tunnel in far)
 
     wait_until(passing, "answered probes of all sizes", timeout=60)
 
@@ -288,10 +294,10 @@ def _device_name(lab: Lab, node: Node) -> str:
 @pytest.fixture(params=["", "rules", "nft"])
 def more(request: pytest.FixtureRequest, lab: Lab) -> str:
     """What goes besides the device. Rules and nft tables are the same with one gateway as with two."""
-    what: str = request.param
-    if what and len(lab.topology.clusters[0].gateways) > 1:
+    case: str = request.param
+    if case and len(lab.topology.clusters[0].gateways) > 1:
         pytest.skip("labs of one gateway say it")
-    return what
+    return case
 
 
 def test_without_agent_and_device_nothing_leaves(lab: Lab, more: str, wire: Wire) -> None:
@@ -362,12 +368,12 @@ def test_a_peer_that_restarts_is_back_at_once(lab: Lab, wire: Wire, load: Load) 
 def _processes(lab: Lab, node: Node) -> list[int]:
     """Return the wireguard-go processes of a Node."""
     pids = netns.run(["ip", "netns", "pids", lab.namespace(node)]).stdout.split()
-    found = []
+    processes = []
     for pid in pids:
         with contextlib.suppress(OSError):
             if Path(f"/proc/{pid}/comm").read_text().strip() == "wireguard-go":
-                found.append(int(pid))
-    return found
+                processes.append(int(pid))
+    return processes
 
 
 @pytest.mark.timing
@@ -456,8 +462,8 @@ def test_a_lost_gateway_is_left(lab: Lab, wire: Wire, load: Load) -> None:
     try:
         time.sleep(3)  # the span that is judged
         report = load.report(began, began + 3)
-        assert {n: one.broken for n, one in report.streams.items() if one.broken} == {}
-        assert {n: round(one.longest, 2) for n, one in report.streams.items() if one.longest >= 2} == {}
+        assert {n: stream.broken for n, stream in report.streams.items() if stream.broken} == {}
+        assert {n: round(stream.longest, 2) for n, stream in report.streams.items() if stream.longest >= 2} == {}
     finally:
         fault.heal()
     settled.wait()

@@ -13,7 +13,7 @@ from devtools.waiting import wait_until
 from mcagent.model.config import TrafficEncryption
 from mcagent.model.dataplane.facts import DatapathType
 from tests.lab.test_encryption import Wire, established
-from tests.profiles import translated
+from tests.worlds.profiles import translated
 
 pytestmark = pytest.mark.datapath
 
@@ -27,10 +27,10 @@ def lab(request: pytest.FixtureRequest, make_lab: Callable[..., Lab], datapath: 
         pytest.skip("tunnels of the userspace datapath cannot be encrypted: this runs in the kernel lane")
     cni, family = request.param
     shape = translated(generate(cni=cni, encryption=TrafficEncryption.WIREGUARD, underlay=family))
-    with make_lab(shape, liveness=False) as made:
+    with make_lab(shape, liveness=False) as lab:
         gateways = [gateway for cluster in shape.clusters for gateway in cluster.gateways]
-        wait_until(lambda: all(established(made, gateway.name) for gateway in gateways), "sessions", timeout=60)
-        yield made
+        wait_until(lambda: all(established(lab, gateway.name) for gateway in gateways), "sessions", timeout=60)
+        yield lab
 
 
 def test_pods_and_nodes_reach_services(lab: Lab) -> None:

@@ -89,12 +89,12 @@ def test_a_udp_client_leaves_an_endpoint_that_is_in_no_slice(served: Served) -> 
     """It keeps its port, and the Pod lives on. What is listed, ready or not, keeps its clients."""
     with served.stream() as stream:
         pod = traffic.exchange(stream, b"first").pod
-        others = served.without(pod)
-        (own,) = (endpoint for endpoint in served.endpoints if endpoint not in others)
-        served.put([*others, own | {"conditions": {"ready": False, "serving": False}}], wait=False)
-        served.put([*others, own | {"conditions": {"ready": True}}])
+        endpoints = served.without(pod)
+        (own,) = (endpoint for endpoint in served.endpoints if endpoint not in endpoints)
+        served.put([*endpoints, own | {"conditions": {"ready": False, "serving": False}}], wait=False)
+        served.put([*endpoints, own | {"conditions": {"ready": True}}])
         assert traffic.exchange(stream, b"second").pod == pod
-        served.put(others)
+        served.put(endpoints)
         assert traffic.exchange(stream, b"third").pod != pod
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from devtools.lab.lab import Lab
 from devtools.lab.topology import generate
-from tests.labs import FAILURES
+from tests.worlds.labs import FAILURES
 
 
 class _TestError(Exception):

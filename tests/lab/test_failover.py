@@ -15,8 +15,8 @@ import pytest
 from devtools.lab.faults import Settled
 from devtools.lab.lab import Lab
 from devtools.traffic.load import Load
-from tests import failover
-from tests.failover import INTERVALS, ROWS, Counted, Volume, words
+from tests.worlds import failover
+from tests.worlds.failover import INTERVALS, ROWS, Counted, Volume, words
 
 pytestmark = [pytest.mark.failover, pytest.mark.datapath]
 
@@ -39,8 +39,8 @@ def lab(make_lab: Callable[..., Lab]) -> Lab:
 @pytest.fixture(scope="module")
 def load(lab: Lab, settled: Settled) -> Iterator[Load]:
     """Traffic that goes on through all tests."""
-    with Load(failover.streams(lab, VOLUME)) as one:
-        yield one
+    with Load(failover.streams(lab, VOLUME)) as load:
+        yield load
 
 
 def number(name: str) -> int:
@@ -53,10 +53,10 @@ def number(name: str) -> int:
 def test_traffic_leaves_a_gateway_that_fails(lab: Lab, load: Load, settled: Settled, name: str) -> None:
     """No connection breaks, and packets pass by the other gateway long before the fault ends."""
     row = ROWS[name]
-    one = failover.play(lab, load, settled, replace(row, spell=SPELL), number(name))
-    assert failover.broken(one.during) == failover.broken(one.after) == 0, words(one.during)
+    result = failover.play(lab, load, settled, replace(row, spell=SPELL), number(name))
+    assert failover.broken(result.during) == failover.broken(result.after) == 0, words(result.during)
     if not row.must:  # a link that loses some is left by chance sooner or later
-        assert max(failover.tcp_silences(one.during)) < SILENCE + one.during.stall, words(one.during)
+        assert max(failover.tcp_silences(result.during)) < SILENCE + result.during.stall, words(result.during)
 
 
 @pytest.mark.timing
@@ -65,8 +65,8 @@ def test_what_is_planned_or_only_the_agent_s_loses_nothing(
     lab: Lab, load: Load, settled: Settled, name: str
 ) -> None:
     """Drain and return, a killed agent, another version of it: not a datagram, not a connection."""
-    one = failover.play(lab, load, settled, ROWS[name], number(name))
-    for report in (one.during, one.after):
+    result = failover.play(lab, load, settled, ROWS[name], number(name))
+    for report in (result.during, result.after):
         assert failover.broken(report) == 0, words(report)
         assert failover.datagrams_lost(report) == 0, words(report)
 
@@ -77,9 +77,9 @@ def test_packets_pass_again_soon_after_the_end_of_what_stopped_them(
     lab: Lab, load: Load, settled: Settled, name: str
 ) -> None:
     """A worker's vswitchd, or the only way there is: back within seconds, and connections outlive it."""
-    one = failover.play(lab, load, settled, ROWS[name], number(name))
-    assert failover.broken(one.during) == failover.broken(one.after) == 0, words(one.after)
-    assert one.healed < 10.0 + one.after.stall, words(one.after)
+    result = failover.play(lab, load, settled, ROWS[name], number(name))
+    assert failover.broken(result.during) == failover.broken(result.after) == 0, words(result.after)
+    assert result.healed < 10.0 + result.after.stall, words(result.after)
 
 
 @pytest.mark.timing
@@ -88,7 +88,7 @@ def test_two_faults_at_once_settle(lab: Lab, load: Load, settled: Settled) -> No
     seed = int(os.environ.get("MCAGENT_TEST_SEED") or SEED)
     print(f"MCAGENT_TEST_SEED={seed}")
     for number in range(PAIRS):
-        one = failover.play(lab, load, settled, ROWS["two faults at once"], number, seed=seed)
-        print(f"{one.node}: answered after {one.healed:.2f} s")
-        assert failover.broken(one.during) == failover.broken(one.after) == 0, words(one.during)
-        assert one.healed < 10.0 + one.during.stall, words(one.during)
+        result = failover.play(lab, load, settled, ROWS["two faults at once"], number, seed=seed)
+        print(f"{result.node}: answered after {result.healed:.2f} s")
+        assert failover.broken(result.during) == failover.broken(result.after) == 0, words(result.during)
+        assert result.healed < 10.0 + result.during.stall, words(result.during)

@@ -16,8 +16,8 @@ from devtools.lab.lab import Lab
 from devtools.lab.topology import Topology
 from devtools.traffic.load import Load
 from devtools.waiting import wait_until
-from tests import failover
-from tests.failover import INTERVALS, Volume, words
+from tests.worlds import failover
+from tests.worlds.failover import INTERVALS, Volume, words
 
 pytestmark = [pytest.mark.failover, pytest.mark.datapath]
 
@@ -32,7 +32,7 @@ def test_a_gateway_whose_link_loses_much_is_left_for_long(make_lab: Callable[[To
     """No connection breaks, each tunnel to it is used again a few times at most, and in the end hardly any is."""
     plain = failover.topology(INTERVALS["100x3"], gateways=2, workers=1)
     damping = {"damping": {"initial": f"{INITIAL:g}s", "max": f"{LONGEST:g}s"}}
-    clusters = tuple(replace(one, config={**one.config, **damping}) for one in plain.clusters)
+    clusters = tuple(replace(tunnel, config={**tunnel.config, **damping}) for tunnel in plain.clusters)
     with make_lab(replace(plain, clusters=clusters)) as lab:
         settled = Settled(lab)
         bad = lab.topology.clusters[0].gateways[0]
@@ -44,7 +44,7 @@ def test_a_gateway_whose_link_loses_much_is_left_for_long(make_lab: Callable[[To
             try:
                 wait_until(lambda: not used(lab, bad.name), "all to leave", timeout=90)
                 failover.pause(SPELL)
-                found = tunnels(lab, bad.name)
+                bad_tunnels = tunnels(lab, bad.name)
                 spent = time.monotonic() - begin
             finally:
                 fault.heal()
@@ -52,22 +52,24 @@ def test_a_gateway_whose_link_loses_much_is_left_for_long(make_lab: Callable[[To
             assert failover.broken(report) == 0, words(report)
             # A hold doubles with each loss; the first return may be that of the lab's beginning.
             tries = math.ceil(math.log2(spent / INITIAL + 1)) + 1
-            for one in found:
-                assert sum(transition["live"] for transition in one["transitions"]) <= tries, one
+            for tunnel in bad_tunnels:
+                assert sum(transition["live"] for transition in tunnel["transitions"]) <= tries, tunnel
             settled.wait(2 * LONGEST)
 
 
 def used(lab: Lab, name: str) -> int:
     """Return how many tunnels to this gateway are in use."""
-    return sum(bool(one["live"]) for one in tunnels(lab, name))
+    return sum(bool(tunnel["live"]) for tunnel in tunnels(lab, name))
 
 
 def tunnels(lab: Lab, name: str) -> list[dict[str, Any]]:
     """Return what everybody who has a tunnel to this gateway tells of it."""
     address = str(lab.topology.node(name)[1].address)
-    told = []
+    tunnels = []
     for _, node in lab.topology.nodes():
         if node.name != name:
             clusters: Any = lab.status(node.name)["gateways"]
-            told += [one for cluster in clusters for one in cluster["gateways"] if one["address"] == address]
-    return told
+            tunnels += [
+                tunnel for cluster in clusters for tunnel in cluster["gateways"] if tunnel["address"] == address
+            ]
+    return tunnels

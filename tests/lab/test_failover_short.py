@@ -23,8 +23,8 @@ from devtools.traffic import queues
 from devtools.traffic.load import Load, Report
 from mcagent.model.config import TrafficEncryption
 from mcagent.model.dataplane.facts import DatapathType
-from tests import failover
-from tests.failover import ROWS, Counted, Intervals, Volume, words
+from tests.worlds import failover
+from tests.worlds.failover import ROWS, Counted, Intervals, Volume, words
 
 pytestmark = pytest.mark.datapath
 
@@ -57,9 +57,9 @@ def lab(request: pytest.FixtureRequest, make_lab: Callable[..., Lab], datapath: 
     """Two clusters of two gateways and two workers: the Service has endpoints on several Nodes."""
     if request.param is not TrafficEncryption.NONE and datapath is not DatapathType.SYSTEM:
         pytest.skip("tunnels of the userspace datapath cannot be encrypted: this runs in the kernel lane")
-    made = make_lab(failover.topology(INTERVALS, gateways=2, workers=2, encryption=request.param))
-    failover.await_handshakes(made)
-    return made
+    lab = make_lab(failover.topology(INTERVALS, gateways=2, workers=2, encryption=request.param))
+    failover.await_handshakes(lab)
+    return lab
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +87,8 @@ def lateness() -> float:
 def load(lab: Lab, settled: Settled, datapath: DatapathType) -> Iterator[Load]:
     """Traffic that goes on through all tests."""
     volume = VOLUME_IN_TEST_KERNEL if datapath is DatapathType.SYSTEM else VOLUME
-    with Load(failover.streams(lab, volume)) as one:
-        yield one
+    with Load(failover.streams(lab, volume)) as load:
+        yield load
 
 
 @pytest.mark.timing
@@ -108,10 +108,10 @@ def test_forgetting_the_past_changes_nothing_of_what_came_later(load: Load) -> N
     failover.pause(1.0)
     end = time.monotonic()
     failover.pause(1.0)  # for answers that are under way
-    found = load.report(begin, end)
+    report = load.report(begin, end)
     load.forget(begin)
-    assert load.report(begin, end) == found
-    assert all(one.sent for one in found.streams.values())
+    assert load.report(begin, end) == report
+    assert all(stream.sent for stream in report.streams.values())
 
 
 @pytest.mark.timing

@@ -14,9 +14,9 @@ from devtools.lab.lab import Lab
 from devtools.lab.topology import Cni, Topology
 from devtools.traffic.load import Kind, Load, Stream
 from devtools.traffic.traffic import TIMEOUT, TcpClient
-from tests import failover
-from tests.downloads import Downloads, downloading, with_download
-from tests.failover import INTERVALS, words
+from tests.worlds import failover
+from tests.worlds.downloads import Downloads, downloading, with_download
+from tests.worlds.failover import INTERVALS, words
 
 MakeLab = Callable[[Topology], Lab]
 SPELL = 3.0  # seconds that a fault lasts
@@ -34,8 +34,8 @@ def lab(make_lab: MakeLab) -> Lab:
 def downloads(lab: Lab, settled: Settled) -> Iterator[Downloads]:
     """Downloads that go on through a test."""
     settled.wait()
-    with downloading(lab) as made:
-        yield made
+    with downloading(lab) as downloads:
+        yield downloads
 
 
 FAULTS: dict[str, Callable[[Lab, str], Fault]] = {
@@ -126,20 +126,20 @@ def test_a_snated_connection_goes_on_or_is_reset(make_lab: MakeLab, side: int) -
                     ended = dict(downloads.ended)
                 finally:
                     fault.heal()
-                found = during.streams["service"]
-                told = f"{gateway.name}: {words(during)}\ndownloads that ended: {ended}"
-                print(told)
-                assert found.longest < RESET + during.stall, told
-                assert not downloads.wrong, told
+                service_stream = during.streams["service"]
+                description = f"{gateway.name}: {words(during)}\ndownloads that ended: {ended}"
+                print(description)
+                assert service_stream.longest < RESET + during.stall, description
+                assert not downloads.wrong, description
                 if side:
-                    assert not found.broken, told
-                    assert not ended, told
-                    assert downloads.silence(begin, until) < SILENCE, told
+                    assert not service_stream.broken, description
+                    assert not ended, description
+                    assert downloads.silence(begin, until) < SILENCE, description
                 else:
-                    reasons = [*found.reasons, *(reason for _, reason in ended.values())]
-                    assert all("reset" in reason.lower() for reason in reasons), told
+                    reasons = [*service_stream.reasons, *(reason for _, reason in ended.values())]
+                    assert all("reset" in reason.lower() for reason in reasons), description
                     waited = [
                         ended.get(number, (until, ""))[0] - max(moment for moment in moments if moment <= until)
                         for number, moments in enumerate(downloads.arrivals)
                     ]
-                    assert max(waited) < RESET + during.stall, told
+                    assert max(waited) < RESET + during.stall, description

@@ -11,8 +11,8 @@ from devtools.lab.faults import Settled
 from devtools.lab.lab import Lab
 from devtools.traffic.load import Load
 from devtools.waiting import wait_until
-from tests import failover
-from tests.failover import INTERVALS, Volume, words
+from tests.worlds import failover
+from tests.worlds.failover import INTERVALS, Volume, words
 
 pytestmark = pytest.mark.datapath
 
@@ -29,22 +29,22 @@ def lab(make_lab: Callable[..., Lab]) -> Lab:
 def test_a_false_alarm_loses_nothing(lab: Lab, settled: Settled) -> None:
     """One gateway of each cluster is gone; then BFD reports all other tunnels to be down, too."""
     gone = [cluster.gateways[-1].name for cluster in lab.topology.clusters]
-    there = [node.name for _, node in lab.topology.nodes() if node.name not in gone]
+    names = [node.name for _, node in lab.topology.nodes() if node.name not in gone]
     settled.wait()
     cut = faults.link_cut(lab, *gone)
     with Load(failover.streams(lab, VOLUME)) as load:
         cut.inject()
         wait_until(
-            lambda: all(faults.has_standby(faults.groups(lab, name)) for name in there),
+            lambda: all(faults.has_standby(faults.groups(lab, name)) for name in names),
             "the lost gateways on standby",
         )
         failover.pause(1.0)
         before = failover.calm(load)
-        for name in there:
+        for name in names:
             lab.ovs(name).appctl("bfd/set-forwarding", "false")
         during = failover.calm(load)
-        none_live = [session for name in there for session in faults.sessions(lab, name) if session.forwarding]
-        for name in there:
+        none_live = [session for name in names for session in faults.sessions(lab, name) if session.forwarding]
+        for name in names:
             lab.ovs(name).appctl("bfd/set-forwarding", "normal")
         cut.heal()
     assert failover.datagrams_lost(before) == 0, words(before)

@@ -43,16 +43,16 @@ def shared(make_lab: Callable[..., Lab]) -> tuple[Lab, Dumps]:
 
 def _at_rest(lab: Lab) -> Dumps:
     """Return what is programmed, as soon as it has not changed for a second: agents follow BFD with a delay."""
-    found = all_dumps(lab)
+    dumps = all_dumps(lab)
     since = time.monotonic()
     deadline = since + 60
 
     while time.monotonic() < since + 1:
         assert time.monotonic() < deadline
         now = all_dumps(lab)
-        if now != found:
-            found, since = now, time.monotonic()
-    return found
+        if now != dumps:
+            dumps, since = now, time.monotonic()
+    return dumps
 
 
 @pytest.fixture
@@ -64,8 +64,8 @@ def before(shared: tuple[Lab, Dumps]) -> Dumps:
 @pytest.fixture
 def lab(shared: tuple[Lab, Dumps]) -> Iterator[Lab]:
     """The shared lab, at rest and working before and after each test."""
-    lab, rest = shared
-    wait_until(lambda: all_dumps(lab) == rest, "everything as it was", timeout=60, interval=0.2)
+    lab, other_nodes = shared
+    wait_until(lambda: all_dumps(lab) == other_nodes, "everything as it was", timeout=60, interval=0.2)
     assert_works(lab)
     yield lab
     for cluster in lab.topology.clusters:  # a test that failed may have left it so
@@ -100,10 +100,10 @@ def service_stream(lab: Lab, rate: float = 100.0) -> traffic.UdpStream:
     return traffic.UdpStream(lab.namespace(east.workers[0].pods[0]), west.services[0].cluster_ip, 80, rate=rate)
 
 
-def result(one: traffic.UdpStream) -> traffic.StreamResult:
+def result(stream: traffic.UdpStream) -> traffic.StreamResult:
     """What became of a stream that has ended."""
-    assert one.result is not None
-    return one.result
+    assert stream.result is not None
+    return stream.result
 
 
 def dumps(lab: Lab, node: str) -> dict[str, object]:
@@ -231,9 +231,9 @@ def test_a_restarted_ovs_vswitchd_is_programmed_again_within_two_seconds(
     lab.restart_vswitchd(node.name, kill=signal_name == "SIGKILL")
     begin = time.monotonic()
     wait_until(lambda: dumps(lab, node.name)["flows"] == before["flows"], "the flows to be back", timeout=20)
-    taken = time.monotonic() - begin
+    seconds = time.monotonic() - begin
     lab.wait_ready()
-    assert taken < allowed(2.0)
+    assert seconds < allowed(2.0)
     wait_until(lambda: _reaches(lab), "packets to pass again", timeout=10)
     wait_until(lambda: dumps(lab, node.name) == before, "all to be as before", timeout=60)  # BFD, damped
 
@@ -290,13 +290,13 @@ def _toggle_export(lab: Lab, cluster: Cluster) -> None:
         api.delete("ServiceExport", private.name)
 
 
-def assert_none_lost(lab: Lab, found: traffic.StreamResult) -> None:
+def assert_none_lost(lab: Lab, result: traffic.StreamResult) -> None:
     """Nothing may be lost while routes change, but a few packets by the userspace datapath.
 
     Open vSwitch 3.1 forgets its own copy of the routes for a moment at every change in the kernel's, in whatever
     table (lib/route-table.c), and drops what it should send by a tunnel just then.
     """
-    assert found.lost <= (found.sent * 0.05 if lab.userspace else 0), found
+    assert result.lost <= (result.sent * 0.05 if lab.userspace else 0), result
 
 
 def _change_import(lab: Lab, cluster: str, imported: str, cidrs: list[str]) -> None:
@@ -344,7 +344,7 @@ def test_an_object_changed_a_thousand_times_settles_once(lab: Lab, before: Dumps
     with stream(lab) as packets:
         for number in range(1000):
             _change_import(lab, east.name, west.name, [str(west.pod_cidr), f"10.77.{number % 250}.0/24"])
-        taken = time.monotonic() - begin
+        seconds = time.monotonic() - begin
         _change_import(lab, east.name, west.name, [str(west.pod_cidr)])
         for node in east.nodes:
             wait_until(lambda node=node: dumps(lab, node.name) == before[node.name], "one state", timeout=30)  # type: ignore[misc]
@@ -353,7 +353,7 @@ def test_an_object_changed_a_thousand_times_settles_once(lab: Lab, before: Dumps
     after = lab.status(gateway)["passes"]
     assert isinstance(passes, int)
     assert isinstance(after, int)
-    assert after - passes < 600, f"1000 changes in {taken:.1f} s"
+    assert after - passes < 600, f"1000 changes in {seconds:.1f} s"
     assert _resident(lab, gateway) < memory + 20_000
     for node in east.nodes:
         lab.mcagent(node.name, "plan", "--exit-code")
@@ -363,9 +363,9 @@ def _resident(lab: Lab, node: str) -> int:
     """Resident memory of a Node's agent in KiB."""
     process = lab.state.process(f"agent-{node}")
     assert process is not None
-    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{process.pid}/status").read_text())
-    assert found
-    return int(found[1])
+    match = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{process.pid}/status").read_text())
+    assert match
+    return int(match[1])
 
 
 def test_what_somebody_removes_is_put_back(lab: Lab) -> None:
@@ -384,10 +384,10 @@ def test_what_somebody_removes_is_put_back(lab: Lab) -> None:
         "tunnel": lambda: ovs.vsctl("del-port", BRIDGE, tunnel),
         "bridge": lambda: ovs.vsctl("del-br", BRIDGE),
     }
-    for what, do in mischief.items():
+    for fault, do in mischief.items():
         do()
-        limit = 30 if what in ("tunnel", "bridge") else 5  # a new tunnel waits for BFD
-        wait_until(lambda: _same(lab, node, before), f"{what} to be put back", timeout=limit)
+        limit = 30 if fault in ("tunnel", "bridge") else 5  # a new tunnel waits for BFD
+        wait_until(lambda: _same(lab, node, before), f"{fault} to be put back", timeout=limit)
     lab.wait_ready()
 
 
@@ -408,18 +408,18 @@ def test_flows_and_groups_changed_by_hand_are_put_back_and_told(lab: Lab) -> Non
         ),
         ("mod-flows", ["actions=drop"], "FlowEntry", "(it was changed to flow"),
     )
-    for command, arguments, kind, told in mischief:
+    for command, arguments, kind, message in mischief:
         counted = _corrections(lab, node, kind)
 
-        def known(kind: str = kind, counted: float = counted, told: str = told) -> bool:
-            return _corrections(lab, node, kind) > counted and told in _drift_events(lab, cluster)
+        def known(kind: str = kind, counted: float = counted, message: str = message) -> bool:
+            return _corrections(lab, node, kind) > counted and message in _drift_events(lab, cluster)
 
         ovs.ofctl(command, ovs.mgmt(BRIDGE), *arguments)
         wait_until(lambda: _same(lab, node, before), f"{command} to be undone", timeout=5)
         wait_until(
-            known, f"a count of {kind} put back and an Event that says: {told}", timeout=90
+            known, f"a count of {kind} put back and an Event that says: {message}", timeout=90
         )  # few are written a minute
-        assert told in (lab.directory(node) / "agent.log").read_text()
+        assert message in (lab.directory(node) / "agent.log").read_text()
 
 
 def _corrections(lab: Lab, node: str, kind: str) -> float:
@@ -430,8 +430,8 @@ def _corrections(lab: Lab, node: str, kind: str) -> float:
 
 def _drift_events(lab: Lab, cluster: Cluster) -> str:
     """Return what all Events about what was put back say."""
-    _, found = lab.api(cluster.name).request("GET", "/api/v1/namespaces/default/events")
-    items = found.get("items", [])
+    _, events = lab.api(cluster.name).request("GET", "/api/v1/namespaces/default/events")
+    items = events.get("items", [])
     assert isinstance(items, list)
     return "\n".join(str(item.get("message")) for item in items if item.get("reason") == "DriftCorrected")
 
@@ -506,8 +506,8 @@ def test_a_backend_that_refuses_does_not_stop_the_others(
 
 
 def _backend(lab: Lab, node: str, name: str) -> dict[str, object]:
-    found = lab.status(node)["backends"]
-    assert isinstance(found, list)
-    (one,) = [backend for backend in found if backend["name"] == name]
+    backends = lab.status(node)["backends"]
+    assert isinstance(backends, list)
+    (one,) = [backend for backend in backends if backend["name"] == name]
     assert isinstance(one, dict)
     return one

@@ -16,9 +16,9 @@ from devtools.lab.topology import Topology
 from devtools.traffic.load import Load
 from devtools.waiting import wait_until
 from mcagent.core.failover.liveness import GRACE
-from tests import failover
-from tests.failover import INTERVALS, Volume, words
 from tests.lab.gateways import told
+from tests.worlds import failover
+from tests.worlds.failover import INTERVALS, Volume, words
 
 pytestmark = [pytest.mark.failover, pytest.mark.datapath]
 
@@ -32,7 +32,9 @@ MakeLab = Callable[[Topology], Lab]
 def topology(**config: object) -> Topology:
     """Return two clusters of two gateways and a worker, whose agents have this configuration as well."""
     plain = failover.topology(INTERVALS["100x3"], gateways=2, workers=1)
-    return replace(plain, clusters=tuple(replace(one, config={**one.config, **config}) for one in plain.clusters))
+    return replace(
+        plain, clusters=tuple(replace(cluster, config={**cluster.config, **config}) for cluster in plain.clusters)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -96,12 +98,12 @@ def test_a_gateway_object_is_deleted_and_made_again(lab: Lab, load: Load, settle
 
     lab.api(east.name).delete("Gateway", going.name, NAMESPACE)
     failover.pause(0.5)
-    announce(lab, *(one.address for one in east.gateways if one is not going))
+    announce(lab, *(gateway.address for gateway in east.gateways if gateway is not going))
     wait_until(lambda: role() == "worker", "the Node to be a worker", timeout=60)
     failover.pause(AFTER)
     lab.api(east.name).create(gateway_object(east, going))
     failover.pause(0.5)
-    announce(lab, *(one.address for one in east.gateways))
+    announce(lab, *(gateway.address for gateway in east.gateways))
     wait_until(lambda: role() == "gateway", "the Node to be a gateway", timeout=30)
     settled.wait()
     nothing_lost(load)
@@ -143,19 +145,19 @@ def test_a_new_gateway_is_not_used_before_it_answers(lab: Lab, settled: Settled)
     nobody = east.gateways[0].address + 100
     observer = west.gateways[0].name
     begin = time.monotonic()
-    announce(lab, *(one.address for one in east.gateways), nobody)
+    announce(lab, *(gateway.address for gateway in east.gateways), nobody)
     try:
         wait_until(lambda: told(lab, observer, str(nobody)), "word of it", timeout=10)
-        found = told(lab, observer, str(nobody))
+        gateways = told(lab, observer, str(nobody))
         if time.monotonic() - begin < GRACE:  # else this machine is too slow to see it
-            assert not found["live"]
-            assert found["damped"]
-            assert "it is new" in found["why"]
+            assert not gateways["live"]
+            assert gateways["damped"]
+            assert "it is new" in gateways["why"]
         wait_until(lambda: told(lab, observer, str(nobody))["live"], "the end of the grace", timeout=GRACE + 10)
         assert time.monotonic() - begin > GRACE
         assert told(lab, observer, str(nobody))["bfd"] == "never"
     finally:
-        announce(lab, *(one.address for one in east.gateways))
+        announce(lab, *(gateway.address for gateway in east.gateways))
     wait_until(lambda: told(lab, observer, str(nobody)).get("gone") is not False, "it to be gone", timeout=10)
     settled.wait()
 
@@ -166,9 +168,9 @@ def test_readiness_chooses_gateways(make_lab: MakeLab) -> None:
     with make_lab(topology(gatewaySelection="readiness", serviceCIDRs=[])) as lab:
         east = lab.topology.clusters[0]
         for cluster in lab.topology.clusters:
-            for one in cluster.gateways:
+            for gateway in cluster.gateways:
                 annotations = {"annotations": {"multicluster.antrea.io/gateway": "true"}}
-                lab.api(cluster.name).patch("Node", one.name, {"metadata": annotations}, "")
+                lab.api(cluster.name).patch("Node", gateway.name, {"metadata": annotations}, "")
         going, worker = east.gateways[0].name, east.workers[0].name
         wait_until(lambda: told(lab, worker, going).get("bfd") == "answers", "the gateways", timeout=30)
         settled = Settled(lab)

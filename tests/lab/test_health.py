@@ -16,7 +16,7 @@ from mcagent.model.api.base import Condition, condition_of
 from mcagent.model.api.multicluster import ClusterSet
 from mcagent.model.dataplane.facts import DatapathType
 from mcagent.model.parsing.decode import read_as
-from tests.labs import MakeLab
+from tests.worlds.labs import MakeLab
 
 pytestmark = pytest.mark.packets
 
@@ -35,11 +35,11 @@ def test_blocked_tunnels_are_seen_on_every_surface(make_lab: MakeLab, datapath: 
         pytest.skip("the control plane is the same on any datapath")
     lab = make_lab(generate(clusters=2, gateways=1, workers=1), control_plane=True, liveness=False)
     leader, member = (cluster.name for cluster in lab.topology.clusters)
-    here, there = (cluster.gateways[0].name for cluster in lab.topology.clusters)
+    near, far = (cluster.gateways[0].name for cluster in lab.topology.clusters)
     wait_until(lambda: health(lab, member).is_true, "a healthy member", timeout=SOON)
-    assert "HEALTHY" not in lab.mcagent(there, "status")
+    assert "HEALTHY" not in lab.mcagent(far, "status")
     for one_way, reason in ((False, HealthReason.UNREACHABLE), (True, HealthReason.ONE_WAY)):
-        fault = faults.port_blocked(lab, there, here, one_way=one_way)
+        fault = faults.port_blocked(lab, far, near, one_way=one_way)
         fault.inject()
         try:
             wait_until(lambda: health(lab, member).reason == reason, f"{reason} of the member", timeout=SOON)  # noqa: B023
@@ -49,7 +49,7 @@ def test_blocked_tunnels_are_seen_on_every_surface(make_lab: MakeLab, datapath: 
                 timeout=SOON,
             )
             with pytest.raises(LabError, match=f"NOT HEALTHY.*\n.*{reason}"):  # exit code 1
-                lab.mcagent(there, "status")
+                lab.mcagent(far, "status")
         finally:
             fault.heal()
         wait_until(

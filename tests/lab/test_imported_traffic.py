@@ -16,9 +16,9 @@ from devtools.nodes import netns
 from devtools.traffic import traffic
 from devtools.waiting import wait_until
 from mcagent.model.traffic import TRAFFIC_ANNOTATION
-from tests.imported import ADDRESS, PORT, answered, endpoint_slice, import_service, pods
 from tests.lab.gateways import wait_for_bfd
 from tests.lab.traces import trace
+from tests.worlds.imported import ADDRESS, PORT, answered, endpoint_slice, import_service, pods
 
 CONNECTIONS = 2000  # a share of 3/4 is off by 0.05 in less than one of a million runs
 IN_TIME = 15.0  # seconds until a change counts
@@ -30,10 +30,10 @@ def lab(make_lab: Callable[..., Lab]) -> Lab:
 
     Agents have no word about it in their configuration.
     """
-    made = make_lab(generate(pods=2))
-    import_service(made)
-    made.wait_ready()
-    return made
+    lab = make_lab(generate(pods=2))
+    import_service(lab)
+    lab.wait_ready()
+    return lab
 
 
 def say(lab: Lab, text: str | None, **spec: object) -> None:
@@ -54,10 +54,10 @@ def becomes(lab: Lab, client: str, *clusters: str) -> None:
 def shares_told(lab: Lab) -> dict[str, float]:
     """Return the share of each endpoint as `mcagent trace` tells it, and traces the other cluster's."""
     worker = lab.topology.clusters[0].workers[0]
-    found, shown = trace(lab, worker.name, worker.pods[0].address, f"{ADDRESS}:{PORT}", "--proto", "udp")
-    assert found["answered"], shown
-    assert found["service"]["chosen_by"] == f"the agent of {worker.name}"
-    return {one["address"]: one["share"] for one in found["service"]["endpoints"]}
+    walk, shown = trace(lab, worker.name, worker.pods[0].address, f"{ADDRESS}:{PORT}", "--proto", "udp")
+    assert walk["answered"], shown
+    assert walk["service"]["chosen_by"] == f"the agent of {worker.name}"
+    return {endpoint["address"]: endpoint["share"] for endpoint in walk["service"]["endpoints"]}
 
 
 def share(lab: Lab, client: str) -> float:
@@ -68,8 +68,8 @@ def share(lab: Lab, client: str) -> float:
 def tell(lab: Lab, ready: int) -> None:
     """Let the other cluster tell how many ready endpoints it has."""
     east, west = lab.topology.clusters
-    there = ([str(west.services[0].cluster_ip)], west.services[0].port)
-    lab.api(east.name).apply(endpoint_slice("west", *there, told=ready))
+    target = ([str(west.services[0].cluster_ip)], west.services[0].port)
+    lab.api(east.name).apply(endpoint_slice("west", *target, told=ready))
 
 
 def test_connections_follow_ready_endpoints_without_a_word_about_it(lab: Lab) -> None:
@@ -84,9 +84,9 @@ def test_connections_follow_ready_endpoints_without_a_word_about_it(lab: Lab) ->
             continue
         shown = f"map {{ 0-{last} :"
         wait_until(lambda shown=shown: shown in listed(lab, node), "the Pods' shares", timeout=IN_TIME)  # type: ignore[misc]
-        found = share(lab, client)
-        print(f"\n4 : {ready} gave this cluster {found:.1%}")
-        assert found == pytest.approx(part, abs=0.05)
+        measured_share = share(lab, client)
+        print(f"\n4 : {ready} gave this cluster {measured_share:.1%}")
+        assert measured_share == pytest.approx(part, abs=0.05)
 
 
 def test_connections_follow_weights_ranks_and_readiness(lab: Lab) -> None:
@@ -103,12 +103,12 @@ def test_connections_follow_weights_ranks_and_readiness(lab: Lab) -> None:
         client = lab.namespace(place)
         say(lab, "local=3, west=1")
         becomes(lab, client, "east", "west")
-        found = share(lab, client)
-        print(f"\n3 : 1 gave this cluster {found:.1%}")
-        assert found == pytest.approx(0.75, abs=0.05)
-        told = shares_told(lab)
-        assert sum(part for address, part in told.items() if address in own) == pytest.approx(0.75, abs=0.001)
-        assert told[west_web] == pytest.approx(0.25, abs=0.001)
+        measured_share = share(lab, client)
+        print(f"\n3 : 1 gave this cluster {measured_share:.1%}")
+        assert measured_share == pytest.approx(0.75, abs=0.05)
+        shares = shares_told(lab)
+        assert sum(part for address, part in shares.items() if address in own) == pytest.approx(0.75, abs=0.001)
+        assert shares[west_web] == pytest.approx(0.25, abs=0.001)
         say(lab, "local > *")
         becomes(lab, client, "east")
     api.apply(endpoint_slice("east", own, POD_PORT, ready=False))  # kube-proxy would choose the same now
@@ -123,8 +123,8 @@ def test_an_endpoint_reaches_itself_and_affinity_holds(lab: Lab) -> None:
     client = lab.namespace(east.workers[0].pods[1])
     say(lab, "local")
     becomes(lab, client, "east")
-    found = {traffic.udp(client, ADDRESS, PORT, b"x").pod for _ in range(60)}
-    assert {one.name for one in pods(east)} <= found  # by a port of before, perhaps that connection's, too
+    pods_reached = {traffic.udp(client, ADDRESS, PORT, b"x").pod for _ in range(60)}
+    assert {pod.name for pod in pods(east)} <= pods_reached  # by a port of before, perhaps that connection's, too
     say(lab, "local", sessionAffinity="ClientIP")
     wait_until(
         lambda: len({traffic.udp(client, ADDRESS, PORT, b"x").pod for _ in range(20)}) == 1,
@@ -141,17 +141,17 @@ def test_a_cluster_that_no_gateway_reaches_is_left_in_the_time_of_bfd_and_return
     say(lab, None, sessionAffinity="None")
     becomes(lab, client, "east", "west")
     wait_for_bfd(lab, *east.nodes)
-    lost = faults.link_cut(lab, *(one.name for one in west.gateways))
-    lost.inject()
+    cut = faults.link_cut(lab, *(gateway.name for gateway in west.gateways))
+    cut.inject()
     try:
         began = time.monotonic()
-        there = str(west.services[0].cluster_ip)
-        wait_until(lambda: there not in listed(lab, node), "the cluster to be left", timeout=5.0)
+        cluster_ip = str(west.services[0].cluster_ip)
+        wait_until(lambda: cluster_ip not in listed(lab, node), "the cluster to be left", timeout=5.0)
         print(f"\nleft {time.monotonic() - began:.2f} s after its loss")
         assert set(answered(lab, client, 40)) == {"east"}
         assert "no gateway of this cluster reaches it" in lab.mcagent(node, "status", check=False)
     finally:
-        lost.heal()
+        cut.heal()
     becomes(lab, client, "east", "west")
 
 

@@ -24,8 +24,8 @@ from devtools.nodes import netns
 from devtools.traffic import queues, traffic
 from devtools.waiting import wait_until
 from mcagent.model.dataplane.facts import DatapathType
-from tests.labs import OWN_NAMES, fresh_name
-from tests.profiles import WITH_OUR_AGENTS
+from tests.worlds.labs import OWN_NAMES, fresh_name
+from tests.worlds.profiles import WITH_OUR_AGENTS
 
 OF_LABS = re.compile(r"\b(br-mc|br-phy|mc-gw0|pod\d|lookup 2800\d|mcl-)")
 """What links and rules of a lab's namespaces are called, none of which may be in the caller's."""
@@ -43,15 +43,15 @@ def _world() -> set[str]:
 
 
 def _processes(word: str) -> list[str]:
-    found = []
+    processes = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             text = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
         if word in text and f"/{os.getpid()}/" not in str(path):
-            found.append(text)
-    return found
+            processes.append(text)
+    return processes
 
 
 @pytest.fixture(
@@ -63,8 +63,8 @@ def _processes(word: str) -> list[str]:
 )
 def bare(request: pytest.FixtureRequest, make_lab: Callable[..., Lab]) -> Iterator[Lab]:
     """A lab of each CNI profile, without agents."""
-    with make_lab(generate(cni=request.param), agents=False) as made:
-        yield made
+    with make_lab(generate(cni=request.param), agents=False) as lab:
+        yield lab
 
 
 def test_pods_of_a_cluster_reach_each_other_by_their_own_addresses(bare: Lab) -> None:
@@ -75,8 +75,8 @@ def test_pods_of_a_cluster_reach_each_other_by_their_own_addresses(bare: Lab) ->
     assert (reply.pod, reply.source) == (second.name, str(first.address))
     reply = traffic.udp(bare.namespace(second), first.address, POD_PORT, b"x" * 1400)
     assert (reply.pod, reply.source) == (first.name, str(second.address))
-    seen = {traffic.tcp(bare.namespace(first), cluster.services[0].cluster_ip, 80).pod for _ in range(16)}
-    assert seen == {first.name, second.name}
+    pods = {traffic.tcp(bare.namespace(first), cluster.services[0].cluster_ip, 80).pod for _ in range(16)}
+    assert pods == {first.name, second.name}
 
 
 def test_what_leaves_the_cluster_has_the_address_of_its_node(bare: Lab) -> None:
@@ -112,8 +112,8 @@ def test_a_node_cannot_send_with_an_address_that_is_not_its_own(bare: Lab) -> No
         assert (done.returncode == 0) is allowed
         if not allowed:
             counter = netns.execute(bare.underlay, ["nft", "-j", "list", "counters"]).stdout
-            found = {entry["counter"]["name"]: entry["counter"]["packets"] for entry in _counters(counter)}
-            assert found["bad-source"] >= 1
+            packets = {entry["counter"]["name"]: entry["counter"]["packets"] for entry in _counters(counter)}
+            assert packets["bad-source"] >= 1
     finally:
         netns.ip(bare.namespace(liar), "address", "del", f"{stranger}/32", "dev", "lo")
         netns.ip(bare.namespace(target), "route", "del", str(stranger))
@@ -172,9 +172,9 @@ def test_packets_that_ovs_vswitchd_does_not_read_in_time_are_told_by_node(
     assert {name for name, _ in before} == {node.name for _, node in bare.topology.nodes()}
 
     def flood() -> None:
-        with socket.socket(type=socket.SOCK_DGRAM) as one:
+        with socket.socket(type=socket.SOCK_DGRAM) as sock:
             for _ in range(3000):
-                one.sendto(b"x", (target, 9))
+                sock.sendto(b"x", (target, 9))
 
     def lost() -> dict[str, int]:
         netns.call(source, flood)

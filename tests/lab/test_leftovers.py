@@ -18,7 +18,7 @@ from devtools.lab.lab import Lab
 from devtools.lab.topology import generate
 from devtools.nodes import netns
 from devtools.waiting import wait_until
-from tests.labs import fresh_name
+from tests.worlds.labs import fresh_name
 
 pytestmark = pytest.mark.packets
 _MAKE = """
@@ -38,22 +38,22 @@ def root() -> Iterator[Path]:
 
 def test_a_lab_whose_maker_was_killed_half_way_is_removed(root: Path) -> None:
     """The lab of a process that runs stays, with all its processes."""
-    left = Lab(fresh_name(), root)
+    dead_lab = Lab(fresh_name(), root)
     with Lab.up(generate(name=fresh_name(), clusters=1, workers=0), root=root, agents=False) as lab:
-        argv = [sys.executable, "-c", _MAKE, left.name, str(root)]
+        argv = [sys.executable, "-c", _MAKE, dead_lab.name, str(root)]
         with subprocess.Popen(argv, start_new_session=True) as child:
-            nodes = left.state.directory / "nodes"
+            nodes = dead_lab.state.directory / "nodes"
             wait_until(lambda: any(nodes.glob("*/ovs/ovs-vswitchd.pid")), "a Node of the lab", timeout=60)
             assert list(leftovers.remove(leftovers.labs(root))) == []
             os.kill(child.pid, signal.SIGKILL)
-        names = left.state.namespaces()
+        names = dead_lab.state.namespaces()
         before = lab.state.processes(), lab.ovs_processes()
         assert list(leftovers.remove(leftovers.labs(root))) == [
-            f"removed what an interrupted run left: lab {left.name}"
+            f"removed what an interrupted run left: lab {dead_lab.name}"
         ]
-        assert not left.state.directory.exists()
+        assert not dead_lab.state.directory.exists()
         assert not [name for name in names if netns.exists(name)]
-        assert state.marked(left.state.directory) == []
+        assert state.marked(dead_lab.state.directory) == []
         assert list(leftovers.remove(leftovers.labs(root))) == []
         assert (lab.state.processes(), lab.ovs_processes()) == before
         assert all(process.alive for process in lab.state.processes().values())

@@ -10,9 +10,9 @@ import pytest
 from devtools.lab import faults
 from devtools.lab.faults import Settled
 from devtools.lab.lab import Lab
-from tests import failover
-from tests.downloads import downloading, with_download
-from tests.failover import INTERVALS
+from tests.worlds import failover
+from tests.worlds.downloads import downloading, with_download
+from tests.worlds.failover import INTERVALS
 
 pytestmark = pytest.mark.datapath
 
@@ -33,7 +33,7 @@ def lab(make_lab: Callable[..., Lab]) -> Lab:
 def test_downloads_go_on(lab: Lab, settled: Settled, *, straight: bool) -> None:
     """By a Service as from a Pod's own address: nothing ends, nothing is wrong, and data comes again soon."""
     settled.wait()
-    with downloading(lab, straight=straight) as made:
+    with downloading(lab, straight=straight) as downloads:
         failover.pause(0.5)
         fault = faults.vswitchd_killed(lab, lab.topology.clusters[1].workers[0].name)
         begin = time.monotonic()
@@ -42,8 +42,8 @@ def test_downloads_go_on(lab: Lab, settled: Settled, *, straight: bool) -> None:
         fault.heal()
         settled.wait()
         failover.pause(3.0)
-        assert not made.ended
-        assert not made.wrong
+        assert not downloads.ended
+        assert not downloads.wrong
         end = time.monotonic()
-        assert max(end - moments[-1] for moments in made.arrivals) < 1.0
-        assert made.silence(begin, end) < SILENCE
+        assert max(end - moments[-1] for moments in downloads.arrivals) < 1.0
+        assert downloads.silence(begin, end) < SILENCE

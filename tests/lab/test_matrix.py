@@ -22,7 +22,7 @@ from mcagent.core.addresses.underlay import source_of
 from mcagent.core.fragments.tunnel_guard import BFD_PORT
 from mcagent.model.dataplane.facts import DatapathType
 from mcagent.model.dataplane.resources import TunnelType
-from tests.profiles import WITH_OUR_AGENTS, Ability, require
+from tests.worlds.profiles import WITH_OUR_AGENTS, Ability, require
 
 pytestmark = pytest.mark.datapath
 
@@ -53,8 +53,8 @@ def lab(request: pytest.FixtureRequest, make_lab: Callable[..., Lab], datapath: 
     if datapath is DatapathType.NETDEV and request.param not in _FEW:
         pytest.skip("the kernel lane has every shape")
     cni, tunnel, family = request.param
-    with make_lab(generate(cni=cni, tunnel=tunnel, underlay=family), liveness=False) as made:
-        yield made
+    with make_lab(generate(cni=cni, tunnel=tunnel, underlay=family), liveness=False) as lab:
+        yield lab
 
 
 def _known(node: Node) -> str:
@@ -64,10 +64,10 @@ def _known(node: Node) -> str:
 
 def test_every_way_of_the_matrix(lab: Lab) -> None:
     """Pods and exported Services are reached, one copy each, with the right source; nothing else is."""
-    every = list(matrix.cases(lab.topology))
-    assert any(case.closed for case in every)
-    assert any(len(case.pods) > 1 for case in every)
-    wrong = [f"{r.case.source.name} -> {r.case.target}: {r.problem}" for r in _results(lab, every) if not r.ok]
+    cases = list(matrix.cases(lab.topology))
+    assert any(case.closed for case in cases)
+    assert any(len(case.pods) > 1 for case in cases)
+    wrong = [f"{r.case.source.name} -> {r.case.target}: {r.problem}" for r in _results(lab, cases) if not r.ok]
     assert wrong == []
 
 
@@ -87,10 +87,10 @@ def test_tunnels_vouch_for_no_identity(lab: Lab) -> None:
         ]
         traffic.udp(lab.namespace(east.workers[0].pods[0]), west.services[0].cluster_ip, 80, token)
         for wire in wires:
-            seen = [frame for frame in wire.frames() if token in frame]
-            assert seen
+            frames = [frame for frame in wire.frames() if token in frame]
+            assert frames
             # Ethernet, IP, UDP; in the header of either the VNI is behind four bytes (RFC 7348, RFC 8926)
-            assert {frame[14 + ip + 8 + 4 :][:3] for frame in seen} == {b"\xff\xff\xff"}
+            assert {frame[14 + ip + 8 + 4 :][:3] for frame in frames} == {b"\xff\xff\xff"}
 
 
 def test_source_addresses_are_kept_where_they_can_be(lab: Lab) -> None:
@@ -121,8 +121,8 @@ def test_a_client_by_the_port_of_bfd_is_answered(lab: Lab) -> None:
     east, west = lab.topology.clusters
     for client in (east.workers[0], east.workers[0].pods[0]):
         namespace, target = lab.namespace(client), west.services[0].cluster_ip
-        with traffic.udp_socket(namespace, target, 80, source_port=BFD_PORT) as one:
-            assert traffic.exchange(one, os.urandom(16)).pod in west.services[0].pods
+        with traffic.udp_socket(namespace, target, 80, source_port=BFD_PORT) as udp_socket:
+            assert traffic.exchange(udp_socket, os.urandom(16)).pod in west.services[0].pods
 
 
 def test_a_closed_port_is_reported_to_a_client_whose_source_is_translated(lab: Lab) -> None:
@@ -139,8 +139,8 @@ def test_every_endpoint_of_a_service_is_used_and_only_these(lab: Lab) -> None:
     """Many connections spread over all Pods of the exported Service."""
     east, west = lab.topology.clusters
     client = lab.namespace(east.workers[0].pods[0])
-    seen = {traffic.tcp(client, west.services[0].cluster_ip, 80).pod for _ in range(24)}
-    assert seen == set(west.services[0].pods)
+    pods = {traffic.tcp(client, west.services[0].cluster_ip, 80).pod for _ in range(24)}
+    assert pods == set(west.services[0].pods)
 
 
 def test_large_transfers_pass(lab: Lab) -> None:
@@ -180,8 +180,8 @@ def test_what_is_not_exported_is_closed(lab: Lab, probe: Callable[[str, IPv4Addr
 def _spoofs(lab: Lab) -> list[IPv4Address]:
     """Addresses that no packet from the first cluster may have as its source in the second."""
     west = lab.topology.clusters[1]
-    found = [source_of(west.gateways[0].tunnel_address), IPv4Address("203.0.113.7"), west.service_cidr[200]]
-    return found if west.cni is Cni.OVERLAP else [west.gateways[0].pods[0].address, *found]
+    sources = [source_of(west.gateways[0].tunnel_address), IPv4Address("203.0.113.7"), west.service_cidr[200]]
+    return sources if west.cni is Cni.OVERLAP else [west.gateways[0].pods[0].address, *sources]
 
 
 @pytest.fixture
@@ -216,9 +216,9 @@ def test_a_pod_with_a_false_source_address_reaches_nobody(lab: Lab) -> None:
                 # An honest packet sent after it on the same way has arrived: the other one would have.
                 traffic.udp(sender, through, 80, b"honest")
                 # (The AWS VPC CNI's SNAT makes an honest one of it: that may arrive.)
-                seen = [packet.source for capture in captures for packet in capture.holding(token)]
-                assert address not in seen, node.name
-                assert seen == [] or east.cni is Cni.AWS_VPC, node.name
+                sources = [packet.source for capture in captures for packet in capture.holding(token)]
+                assert address not in sources, node.name
+                assert sources == [] or east.cni is Cni.AWS_VPC, node.name
 
 
 def _frame(source: IPv4Address, destination: IPv4Address, port: int, payload: bytes) -> bytes:

@@ -34,13 +34,13 @@ _SHAPES = [  # encapsulation, underlay
 
 def shape(mode: NodeTrafficEncryption, tunnel: TunnelType, family: Underlay) -> Topology:
     """Return a cluster of two gateways and a worker, and one of a gateway, with WireGuard between the clusters."""
-    made = generate(gateways=2, tunnel=tunnel, underlay=family, encryption=TrafficEncryption.WIREGUARD)
+    shape = generate(gateways=2, tunnel=tunnel, underlay=family, encryption=TrafficEncryption.WIREGUARD)
     config: dict[str, object] = {"bfd": BFD, "nodeTrafficEncryption": str(mode)}
-    east, west = (replace(one, config=config) for one in made.clusters)
+    east, west = (replace(cluster, config=config) for cluster in shape.clusters)
     nodes = west.gateways[:1]
     pods = tuple(pod.name for node in nodes for pod in node.pods)
     services = tuple(replace(service, pods=pods) for service in west.services)
-    return replace(made, clusters=(east, replace(west, nodes=nodes, services=services)))
+    return replace(shape, clusters=(east, replace(west, nodes=nodes, services=services)))
 
 
 @pytest.fixture(scope="module", params=_SHAPES, ids=lambda one: "-".join(map(str, one)))
@@ -48,9 +48,9 @@ def lab(request: pytest.FixtureRequest, make_lab: Callable[..., Lab], datapath: 
     """Clusters whose Nodes encrypt to each other."""
     if datapath is not DatapathType.SYSTEM:
         pytest.skip("tunnels of the userspace datapath cannot be encrypted: this runs in the kernel lane")
-    with make_lab(shape(NodeTrafficEncryption.REQUIRED, *request.param)) as made:
-        settle(made)
-        yield made
+    with make_lab(shape(NodeTrafficEncryption.REQUIRED, *request.param)) as lab:
+        settle(lab)
+        yield lab
 
 
 def settle(lab: Lab) -> None:
@@ -70,9 +70,11 @@ def states(lab: Lab, node: Node) -> dict[str, str]:
 def established(lab: Lab, node: Node) -> bool:
     """Tell whether a Node has a session with all Nodes that it has tunnels to."""
     cluster, _ = lab.topology.node(node.name)
-    peers = {one.name for one in cluster.nodes if node.gateway or one.gateway} - {node.name}
-    found = states(lab, node)
-    return found.keys() == peers and all(state == "established" for state in found.values())
+    peers = {shown_node.name for shown_node in cluster.nodes if node.gateway or shown_node.gateway} - {node.name}
+    encryption_states = states(lab, node)
+    return encryption_states.keys() == peers and all(
+        state == "established" for state in encryption_states.values()
+    )
 
 
 class Wire:
@@ -173,10 +175,10 @@ def test_without_its_device_a_worker_sends_nothing(lab: Lab, wire: Wire) -> None
     wait_until(lambda: answers(lab, worker, west.gateways[0]), "answers", timeout=30)
 
 
-def answers(lab: Lab, here: Node, there: Node) -> bool:
+def answers(lab: Lab, client: Node, server: Node) -> bool:
     """Tell whether a Pod of a Node answers one of another."""
     try:
-        traffic.udp(lab.namespace(here.pods[0]), there.pods[0].address, POD_PORT, b"again", timeout=0.5)
+        traffic.udp(lab.namespace(client.pods[0]), server.pods[0].address, POD_PORT, b"again", timeout=0.5)
     except LabError:
         return False
     return True
@@ -206,22 +208,22 @@ def test_the_agents_find_nothing_left_to_do(lab: Lab) -> None:
         assert lab.status(node.name)["problems"] == []
         shown = lab.mcagent(node.name, "wireguard", "show")
         assert "Likely causes" not in shown
-        assert all(f"Node {one.name}" in shown for one in cluster.gateways if one.name != node.name)
+        assert all(f"Node {gateway.name}" in shown for gateway in cluster.gateways if gateway.name != node.name)
 
 
 def test_changing_over_a_running_cluster(make_lab: Callable[..., Lab], datapath: DatapathType) -> None:
     """From none by `preferred` to `required`, one agent after the other, and back: Pods stay reachable."""
     if datapath is not DatapathType.SYSTEM:
         pytest.skip("tunnels of the userspace datapath cannot be encrypted: this runs in the kernel lane")
-    none, preferred, required = NodeTrafficEncryption
-    with make_lab(shape(none, TunnelType.GENEVE, Underlay.IPV4)) as lab:
+    no_encryption, preferred, required = NodeTrafficEncryption
+    with make_lab(shape(no_encryption, TunnelType.GENEVE, Underlay.IPV4)) as lab:
         faults.Settled(lab)
         east, west = lab.topology.clusters
-        for mode in (preferred, required, preferred, none):
+        for mode in (preferred, required, preferred, no_encryption):
             for node in east.nodes:
                 restart(lab, node, mode)
                 wait_until(lambda: answers(lab, east.workers[0], west.gateways[0]), "answers", timeout=30)
-            if mode is not none:
+            if mode is not no_encryption:
                 wait_until(
                     lambda: all(established(lab, node) for node in east.nodes),
                     "sessions",
@@ -231,7 +233,7 @@ def test_changing_over_a_running_cluster(make_lab: Callable[..., Lab], datapath:
             faults.Settled(lab)
             with Wire(lab) as watching:
                 assert answers(lab, east.workers[0], west.gateways[0])
-            assert (watching.tunnel == 0) is (mode is not none)
+            assert (watching.tunnel == 0) is (mode is not no_encryption)
         lab.mcagent(east.workers[0].name, "plan", "--exit-code")
         assert "mcagent.io/wireguard" not in str(lab.api(east.name).get("Node", east.workers[0].name))
 

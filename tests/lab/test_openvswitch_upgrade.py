@@ -15,9 +15,9 @@ from devtools.nodes import netns, node
 from devtools.traffic.load import Kind, Load
 from devtools.waiting import wait_until
 from mcagent.model.dataplane.facts import DatapathType
-from tests import failover
-from tests.failover import Intervals, Row, Volume, words
 from tests.lab.test_failover_short import lost
+from tests.worlds import failover
+from tests.worlds.failover import Intervals, Row, Volume, words
 
 pytestmark = pytest.mark.datapath
 
@@ -64,14 +64,14 @@ class Switches:
                 one.wait(30)
 
     def _start(self, name: str) -> None:
-        _, one = self._lab.topology.node(name)
+        _, node = self._lab.topology.node(name)
         directory = str(self._lab.ovs(name).directory)
         command = [sys.executable, "-m", "mcagent.cli.main", "openvswitch"]
         command += ["--run-directory", directory, "--data-directory", directory]
         with (self._lab.ovs(name).directory / "containers.log").open("ab") as log:
             log.truncate(0)
             started = subprocess.Popen(
-                netns.command(self._lab.namespace(one), command), stdout=log, stderr=subprocess.STDOUT
+                netns.command(self._lab.namespace(node), command), stdout=log, stderr=subprocess.STDOUT
             )
         self._running.setdefault(name, []).append(started)
 
@@ -94,21 +94,21 @@ def lab(make_lab: Callable[..., Lab]) -> Lab:
 @pytest.fixture(scope="module")
 def switches(lab: Lab) -> Iterator[Switches]:
     """The Open vSwitches of a gateway and a worker of the first cluster."""
-    made = Switches(lab)
+    switches = Switches(lab)
     try:
         for one in (lab.topology.clusters[0].gateways[0], lab.topology.clusters[0].workers[0]):
-            made.take_over(one.name)
-        yield made
+            switches.take_over(one.name)
+        yield switches
     finally:
-        made.stop()
+        switches.stop()
 
 
 @pytest.fixture(scope="module")
 def load(lab: Lab, switches: Switches) -> Iterator[Load]:
     """Traffic that goes on through all tests."""
     Settled(lab)
-    with Load(failover.streams(lab, VOLUME)) as one:
-        yield one
+    with Load(failover.streams(lab, VOLUME)) as load:
+        yield load
 
 
 @pytest.mark.timing
@@ -123,11 +123,11 @@ def test_an_upgrade_of_open_vswitch_breaks_no_connection(
         return Fault(name=chosen, inject=lambda: switches.upgrade(chosen), heal=lambda: None)
 
     row = Row(name="Open vSwitch upgraded", make=make, spell=4.0)
-    one = failover.play(lab, load, Settled(lab), row, number=0)
-    told = f"{one.node}\n{words(one.during)}\nafter it:\n{words(one.after)}"
-    assert failover.broken(one.during) == failover.broken(one.after) == 0, told
+    result = failover.play(lab, load, Settled(lab), row, number=0)
+    description = f"{result.node}\n{words(result.during)}\nafter it:\n{words(result.after)}"
+    assert failover.broken(result.during) == failover.broken(result.after) == 0, description
     if datapath is DatapathType.SYSTEM:
-        datagrams = [stream for stream in one.during.streams.values() if stream.kind is Kind.UDP]
-        assert max(stream.lost for stream in datagrams) <= HOLE * VOLUME.datagrams / len(datagrams), told
-        assert lost(one.after) == 0, told
-    assert max(failover.tcp_silences(one.during)) < SILENCE + one.during.stall, told
+        datagrams = [stream for stream in result.during.streams.values() if stream.kind is Kind.UDP]
+        assert max(stream.lost for stream in datagrams) <= HOLE * VOLUME.datagrams / len(datagrams), description
+        assert lost(result.after) == 0, description
+    assert max(failover.tcp_silences(result.during)) < SILENCE + result.during.stall, description

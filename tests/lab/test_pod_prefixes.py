@@ -20,10 +20,11 @@ from devtools.traffic import matrix, traffic
 from devtools.waiting import wait_until
 from mcagent.model.net import PodPrefix
 from mcagent.model.parsing.prefixes import PREFIXES_ANNOTATION, prefixes_text
-from tests.antrea_crds import ANTREA, definition
-from tests.lab.test_policies import SILENCE, cluster_policy, network_policy, tried
+from tests.lab.test_policies import cluster_policy
 from tests.lab.traces import trace
-from tests.labs import MakeLab
+from tests.worlds.antrea_crds import ANTREA, definition
+from tests.worlds.labs import MakeLab
+from tests.worlds.policy_lab import SILENCE, network_policy, tried
 
 pytestmark = [pytest.mark.packets, pytest.mark.datapath]
 
@@ -38,20 +39,20 @@ def lab(make_lab: MakeLab) -> Iterator[Lab]:
     shape = generate(clusters=2, gateways=1, workers=1)
     policies = {"enableStretchedNetworkPolicy": True}
     shape = replace(shape, clusters=tuple(replace(cluster, config=policies) for cluster in shape.clusters))
-    with make_lab(shape, agents=False, liveness=False) as made:
-        for cluster in made.topology.clusters:
-            made.api(cluster.name).apply_crds([definition(kind) for kind in ANTREA])
-            pairs = prefixes_text(prefixes(made)[cluster.name])
+    with make_lab(shape, agents=False, liveness=False) as lab:
+        for cluster in lab.topology.clusters:
+            lab.api(cluster.name).apply_crds([definition(kind) for kind in ANTREA])
+            pairs = prefixes_text(prefixes(lab)[cluster.name])
             note: dict[str, object] = {"metadata": {"annotations": {PREFIXES_ANNOTATION: pairs}}}
-            made.api(cluster.name).patch("Gateway", cluster.gateways[0].name, note, NAMESPACE)
-            for other in made.topology.clusters:
+            lab.api(cluster.name).patch("Gateway", cluster.gateways[0].name, note, NAMESPACE)
+            for other in lab.topology.clusters:
                 if other.name != cluster.name:
                     info: dict[str, object] = {"spec": {"podCIDRs": [str(VIRTUAL[cluster.name])]}}
-                    made.api(other.name).patch("ClusterInfoImport", f"{cluster.name}-clusterinfo", info, NAMESPACE)
-        for _, node in made.topology.nodes():
-            made.start_agent(node.name)
-        made.wait_ready(timeout=60)
-        yield made
+                    lab.api(other.name).patch("ClusterInfoImport", f"{cluster.name}-clusterinfo", info, NAMESPACE)
+        for _, node in lab.topology.nodes():
+            lab.start_agent(node.name)
+        lab.wait_ready(timeout=60)
+        yield lab
 
 
 def worker_pod(cluster: Cluster) -> Pod:
@@ -177,8 +178,8 @@ def test_trace_shows_the_services_address_in_the_answer(lab: Lab) -> None:
     servers = set()
     for source_port in range(20000, 20020):
         target = f"{service.cluster_ip}:{service.port}"
-        more = ("--source-port", str(source_port))
-        traced, shown = trace(lab, east.workers[0].name, worker_pod(east).address, target, *more)
+        arguments = ("--source-port", str(source_port))
+        traced, shown = trace(lab, east.workers[0].name, worker_pod(east).address, target, *arguments)
         assert traced["answered"], shown
         servers.add(traced["hops"][-1]["node"])
         assert traced["answer"][-1]["walk"]["source"] == str(service.cluster_ip), shown

@@ -7,8 +7,6 @@ import os
 import re
 import socket
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import pytest
 
@@ -16,97 +14,44 @@ from devtools.errors import LabError
 from devtools.lab import faults
 from devtools.lab.api import Json
 from devtools.lab.lab import Lab
-from devtools.lab.topology import POD_PORT, Cni, Pod, Topology, generate
-from devtools.nodes import netns
+from devtools.lab.topology import POD_PORT, Cni, generate
 from devtools.traffic import traffic
 from devtools.traffic.capture import Capture
 from devtools.traffic.traffic import PATIENCE
 from devtools.waiting import wait_until
 from mcagent.model.dataplane.resources import TunnelType
 from mcagent.model.parsing import labels
-from tests.antrea_crds import ANTREA, definition
 from tests.lab.traces import trace
-from tests.profiles import translated
+from tests.worlds.policy_lab import (
+    IN_TIME,
+    REPEATS,
+    SILENCE,
+    becomes,
+    bring_up,
+    clients,
+    everywhere,
+    network_policy,
+    of_east,
+    policy,
+    servers,
+    tried,
+    verdicts,
+    web,
+)
+from tests.worlds.profiles import translated
 
+__all__ = ["policy"]  # fixtures
 pytestmark = [pytest.mark.packets, pytest.mark.datapath]
 
-IDENTITIES = {"web": 11, "good": 12, "bad": 13}
-REPEATS = 12  # packets or connections that show a verdict
-IN_TIME = 15.0  # seconds until a policy counts
-SILENCE = 0.6  # seconds without an answer that count as "silent"
 
 LARGE = 2900  # bytes of a datagram that is sent in fragments
 IP_MTU_DISCOVER, IP_PMTUDISC_DONT = 10, 0  # ip(7)
-
-Target = tuple[str, int]  # an address and a port
 
 
 @pytest.fixture(scope="module")
 def lab(make_lab: Callable[..., Lab]) -> Lab:
     """Two clusters of two gateways and a worker; one has clients, good and bad, the other servers."""
     return bring_up(make_lab, generate(gateways=2, pods=2))
-
-
-def bring_up(make_lab: Callable[..., Lab], shape: Topology) -> Lab:
-    """Make a lab with policies, identities, and clients of both labels on each Node of the first cluster."""
-    on = {"enableStretchedNetworkPolicy": True}
-    shape = replace(shape, clusters=tuple(replace(cluster, config=on) for cluster in shape.clusters))
-    made = make_lab(shape, agents=False, liveness=False)
-    for cluster in made.topology.clusters:
-        api = made.api(cluster.name)
-        api.apply_crds([definition(kind) for kind in ANTREA])
-        api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}})
-        for app, number in IDENTITIES.items():
-            label = labels.normalised("default", {}, {"app": app})
-            owner = made.topology.clusters[app == "web"].name
-            api.create(
-                {
-                    "apiVersion": "multicluster.crd.antrea.io/v1alpha1",
-                    "kind": "LabelIdentity",
-                    "metadata": {"name": labels.label_hash(label), "annotations": {"mcagent.io/exporters": owner}},
-                    "spec": {"label": label, "id": number},
-                }
-            )
-    for place, app in enumerate(("good", "bad")):
-        for node in made.topology.clusters[0].nodes:
-            change: Json = {"metadata": {"labels": {"app": app}}}
-            made.api("east").patch("Pod", node.pods[place].name, change)
-    for _, node in made.topology.nodes():
-        made.start_agent(node.name)
-    made.wait_ready(timeout=60)
-    return made
-
-
-@pytest.fixture
-def policy(lab: Lab) -> Iterator[Callable[[str, Json], None]]:
-    """Apply policies to a cluster, and take them away at the end: everybody gets through then."""
-    made: list[tuple[str, str, str]] = []
-
-    def apply(cluster: str, raw: Json) -> None:
-        metadata = raw["metadata"]
-        assert isinstance(metadata, dict)
-        made.append((cluster, str(raw["kind"]), str(metadata["name"])))
-        lab.api(cluster).apply(raw)
-
-    yield apply
-    for cluster, kind, name in dict.fromkeys(made):
-        lab.api(cluster).delete(kind, name)
-    for app in ("good", "bad"):
-        becomes(lab, app, "open")
-
-
-def network_policy(name: str, *rules: Json) -> Json:
-    """Return a NetworkPolicy that isolates all servers but for these rules."""
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {
-            "podSelector": {"matchLabels": {"app": "web"}},
-            "policyTypes": ["Ingress"],
-            "ingress": list(rules),
-        },
-    }
 
 
 def cluster_policy(name: str, priority: float, spec: Json, app: str = "web", tier: str = "application") -> Json:
@@ -124,68 +69,10 @@ def cluster_policy(name: str, priority: float, spec: Json, app: str = "web", tie
     }
 
 
-def of_east(app: str) -> Json:
-    """Return the peer "Pods of cluster east with this label", of a NetworkPolicy."""
-    cluster = {"key": "multicluster.kubernetes.io/cluster", "operator": "In", "values": ["east"]}
-    return {"namespaceSelector": {"matchExpressions": [cluster]}, "podSelector": {"matchLabels": {"app": app}}}
-
-
-def ingress(action: str, app: str, **more: object) -> Json:
+def ingress(action: str, app: str, **fields: object) -> Json:
     """Return an ingress section of one rule about Pods of any cluster with a label."""
     peer = {"scope": "ClusterSet", "podSelector": {"matchLabels": {"app": app}}}
-    return {"ingress": [{"action": action, "from": [peer], **more}]}
-
-
-def clients(lab: Lab, app: str) -> list[str]:
-    """Return the namespaces of all clients with a label: on gateways and on the worker."""
-    return [lab.namespace(node.pods[("good", "bad").index(app)]) for node in lab.topology.clusters[0].nodes]
-
-
-def servers(lab: Lab) -> list[Pod]:
-    """Return the servers' Pods."""
-    return [pod for node in lab.topology.clusters[1].nodes for pod in node.pods]
-
-
-def web(lab: Lab) -> str:
-    """Return the address of the servers' Service."""
-    return str(lab.topology.clusters[1].services[0].cluster_ip)
-
-
-def everywhere(lab: Lab) -> list[Target]:
-    """Return the servers' Service, and a server on each Node: each Node enforces a policy at a time of its own.
-
-    Where Pods are not published, connections to the Service that the hash spreads over the Nodes.
-    """
-    west = lab.topology.clusters[1]
-    if not west.publish_pods:
-        return [(web(lab), 80)] * REPEATS
-    return [(web(lab), 80), *((str(node.pods[0].address), POD_PORT) for node in west.nodes)]
-
-
-def tried(namespace: str, address: str, port: int = 80, *, within: float) -> str:
-    """Open a TCP connection; return "open", "refused", or "silent" when nothing came within so many seconds."""
-    try:
-        netns.call(namespace, lambda: socket.create_connection((address, port), within)).close()
-    except OSError as error:
-        return "refused" if isinstance(error, ConnectionRefusedError) else "silent"
-    return "open"
-
-
-def verdicts(lab: Lab, app: str, *targets: Target, within: float) -> set[str]:
-    """Return what all clients with a label meet at the same time, by default at the servers' Service.
-
-    `within`: seconds; SILENCE where no answer is expected.
-    """
-    ways = [(client, *target) for client in clients(lab, app) for target in targets or [(web(lab), 80)]]
-    with ThreadPoolExecutor(len(ways)) as pool:
-        return set(pool.map(lambda way: tried(*way, within=within), ways))
-
-
-def becomes(lab: Lab, app: str, verdict: str, *targets: Target) -> None:
-    """Wait until all clients with a label meet this, by default everywhere."""
-    targets = targets or tuple(everywhere(lab))
-    what = f"{app} to be {verdict}"
-    wait_until(lambda: verdicts(lab, app, *targets, within=SILENCE) == {verdict}, what, timeout=IN_TIME)
+    return {"ingress": [{"action": action, "from": [peer], **fields}]}
 
 
 @contextlib.contextmanager
@@ -195,17 +82,17 @@ def counted(
     """Give a client's UDP socket, and what tells how often a datagram of it has arrived at any server."""
     with contextlib.ExitStack() as stack:
         wires = [stack.enter_context(Capture(lab.namespace(pod))) for pod in servers(lab)]
-        one = stack.enter_context(traffic.udp_socket(client, address, port))
-        one.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DONT)  # larger datagrams are fragmented
-        yield one, lambda token: sum(wire.count(token) for wire in wires)
+        sock = stack.enter_context(traffic.udp_socket(client, address, port))
+        sock.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DONT)  # larger datagrams are fragmented
+        yield sock, lambda token: sum(wire.count(token) for wire in wires)
 
 
 def assert_arrives_once(lab: Lab, client: str, address: str, port: int, size: int = 12) -> None:
     """Fail unless each of many datagrams is answered, and arrives at most as often as it was sent."""
-    with counted(lab, client, address, port) as (one, arrivals):
+    with counted(lab, client, address, port) as (sock, arrivals):
         tokens = [os.urandom(12) for _ in range(REPEATS)]
-        sent = {token: traffic.exchange(one, token.ljust(size)).sent for token in tokens}
-        traffic.exchange(one, b"the end")  # a copy that came after its original has come before this answer
+        sent = {token: traffic.exchange(sock, token.ljust(size)).sent for token in tokens}
+        traffic.exchange(sock, b"the end")  # a copy that came after its original has come before this answer
         copies = [(arrivals(token), number) for token, number in sent.items()]
         assert all(1 <= arrived <= number for arrived, number in copies), copies
 
@@ -213,21 +100,21 @@ def assert_arrives_once(lab: Lab, client: str, address: str, port: int, size: in
 def assert_never_arrives(lab: Lab, client: str, address: str, port: int, size: int = 12) -> None:
     """Fail if one of many datagrams, sent for as long as an answer would take, arrives at any server."""
     tokens = [os.urandom(12) for _ in range(REPEATS)]
-    with counted(lab, client, address, port) as (one, arrivals):
+    with counted(lab, client, address, port) as (sock, arrivals):
         for token in tokens:
             with contextlib.suppress(LabError):
-                traffic.exchange(one, token.ljust(size), timeout=0.15)
+                traffic.exchange(sock, token.ljust(size), timeout=0.15)
         assert [arrivals(token) for token in tokens] == [0] * REPEATS
 
 
 def rule_packets(lab: Lab, name: str) -> int:
     """Return the packets that all Nodes of the servers say rules of a policy decided on."""
-    found = 0
+    count = 0
     for node in lab.topology.clusters[1].nodes:
         text = lab.http(node.name, "/metrics")[1]
         for line in re.findall(rf"^mcagent_policy_rule_packets_total\{{.*{name}.*\}} (\S+)$", text, re.MULTILINE):
-            found += int(float(line))
-    return found
+            count += int(float(line))
+    return count
 
 
 def decided(lab: Lab, app: str, address: str) -> list[str]:
@@ -237,7 +124,7 @@ def decided(lab: Lab, app: str, address: str) -> list[str]:
     found, shown = trace(lab, node.name, client.address, f"{address}:{POD_PORT}")
     walk = found["hops"][-1]["walk"]
     assert not found["delivered"], shown
-    return [walk["reason"], *(one["policy"] for one in walk["policies"]), *walk["isolatedBy"]]
+    return [walk["reason"], *(policy["policy"] for policy in walk["policies"]), *walk["isolatedBy"]]
 
 
 def test_default_deny_and_allow_by_labels_of_the_other_cluster(
@@ -326,12 +213,12 @@ def test_egress_to_a_service_with_endpoints_in_this_cluster(lab: Lab, policy: Ca
             "ports": [{"name": "tcp", "protocol": "TCP", "port": POD_PORT}],
         }
     )
-    others = {
+    other_clients = {
         app: [lab.namespace(node.pods[i]) for node in east.nodes[1:]] for i, app in enumerate(("good", "bad"))
     }
 
     def met(app: str, *, within: float) -> set[str]:
-        return {tried(client, str(backend.address), POD_PORT, within=within) for client in others[app]}
+        return {tried(client, str(backend.address), POD_PORT, within=within) for client in other_clients[app]}
 
     try:
         assert met("good", within=PATIENCE) == met("bad", within=PATIENCE) == {"open"}
@@ -359,17 +246,20 @@ def test_a_policy_ends_open_connections_that_it_forbids(lab: Lab, policy: Callab
     east, west = lab.topology.clusters
     with contextlib.ExitStack() as stack:
         good, bad = (
-            [stack.enter_context(traffic.TcpClient(one, web(lab), 80, timeout=10)) for one in clients(lab, app)]
+            [
+                stack.enter_context(traffic.TcpClient(client, web(lab), 80, timeout=10))
+                for client in clients(lab, app)
+            ]
             for app in ("good", "bad")
         )
         policy("west", cluster_policy("no-bad", 5, ingress("Drop", "bad")))
         becomes(lab, "bad", "silent")
-        for one in bad:
-            one.socket.settimeout(0.5)
+        for client in bad:
+            client.socket.settimeout(0.5)
             with pytest.raises(LabError):
-                one.exchange(b"x")
-        for one in good:
-            one.exchange(b"x" * 100)
+                client.exchange(b"x")
+        for client in good:
+            client.exchange(b"x" * 100)
         cut = faults.link_cut(lab, east.gateways[1].name)
         cut.inject()
         try:
@@ -382,8 +272,8 @@ def test_a_policy_ends_open_connections_that_it_forbids(lab: Lab, policy: Callab
         for node in west.nodes:
             lab.stop_agent(node.name, kill=True)
         assert verdicts(lab, "bad", *everywhere(lab), within=SILENCE) == {"silent"}
-        for one in good:
-            one.exchange(b"x" * 100)
+        for client in good:
+            client.exchange(b"x" * 100)
         flows = {node.name: _flows(lab, node.name) for node in west.nodes}
         for node in west.nodes:
             lab.start_agent(node.name)
@@ -392,11 +282,11 @@ def test_a_policy_ends_open_connections_that_it_forbids(lab: Lab, policy: Callab
         assert {node.name: _flows(lab, node.name) for node in west.nodes} == flows
         for node in west.nodes:
             text = lab.http(node.name, "/metrics")[1]
-            made = re.findall(r'^mcagent_changes_total\{kind="FlowEntry".*\} (\S+)$', text, re.MULTILINE)
-            assert made
-            assert not any(map(float, made)), node.name
-        for one in good:
-            one.exchange(b"x" * 100)
+            change_counts = re.findall(r'^mcagent_changes_total\{kind="FlowEntry".*\} (\S+)$', text, re.MULTILINE)
+            assert change_counts
+            assert not any(map(float, change_counts)), node.name
+        for client in good:
+            client.exchange(b"x" * 100)
 
 
 def _flows(lab: Lab, node: str) -> list[str]:

@@ -18,7 +18,7 @@ from devtools.realapi.binaries import HINT
 from devtools.traffic import matrix
 from devtools.waiting import wait_until
 from mcagent.model.dataplane.facts import DatapathType
-from tests.labs import MakeLab
+from tests.worlds.labs import MakeLab
 
 
 @pytest.fixture(autouse=True)

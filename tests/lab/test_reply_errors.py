@@ -13,7 +13,7 @@ from devtools.nodes import netns
 from devtools.traffic.traffic import PATIENCE
 from devtools.waiting import wait_until
 from tests.attacks import packets
-from tests.labs import MakeLab
+from tests.worlds.labs import MakeLab
 
 pytestmark = [pytest.mark.packets, pytest.mark.datapath]
 PORT = 5000
@@ -29,9 +29,9 @@ def udp_socket(lab: Lab, pod: Pod, port: int = 0) -> socket.socket:
     """Return a UDP socket of a Pod, bound to a port."""
 
     def bound() -> socket.socket:
-        one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        one.bind((str(pod.address), port))
-        return one
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        sock.bind((str(pod.address), port))
+        return sock
 
     return netns.call(lab.namespace(pod), bound)
 

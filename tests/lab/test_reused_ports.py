@@ -84,8 +84,8 @@ def test_a_service_and_its_pod_are_asked_by_the_same_port(lab: Lab, first: str) 
             after = service
         before.exchange(b"before")
         _vanish(before)
-        with after.connect(lab, source) as one:
-            assert one.exchange(b"after") < AGAIN
+        with after.connect(lab, source) as connection:
+            assert connection.exchange(b"after") < AGAIN
 
 
 @pytest.mark.parametrize("first", ["imported", "own"])
@@ -97,9 +97,9 @@ def test_a_service_is_asked_by_both_addresses_from_the_same_port(lab: Lab, first
     addresses = [str(found.cluster_ip), str(west.services[0].cluster_ip)]
     before, after = addresses if first == "imported" else reversed(addresses)
     for source in range(SOURCES):
-        one = Server(before, 80, base).connect(lab, source)
-        one.exchange(b"before")
-        one.reset()
+        connection = Server(before, 80, base).connect(lab, source)
+        connection.exchange(b"before")
+        connection.reset()
         with Server(after, 80, base).connect(lab, source) as again:
             assert again.exchange(b"after") < AGAIN
 
@@ -108,10 +108,10 @@ def test_ports_of_a_moment_ago_take_nothing_from_others(lab: Lab, server: Server
     """A burst of connections, the same again, and the ports beside them: each gets its own answers."""
     burst = range(100, 100 + BURST)
     for source in burst:
-        one = server.connect(lab, source)
-        one.exchange(b"x" * 64)
-        one.reset()
+        connection = server.connect(lab, source)
+        connection.exchange(b"x" * 64)
+        connection.reset()
     with contextlib.ExitStack() as stack:
         for source in (*burst, *range(100 + BURST, 100 + 2 * BURST)):
-            one = stack.enter_context(server.connect(lab, source))
-            assert one.exchange(b"y" * 64) < AGAIN
+            connection = stack.enter_context(server.connect(lab, source))
+            assert connection.exchange(b"y" * 64) < AGAIN

@@ -13,7 +13,7 @@ from devtools.lab.lab import Lab
 from devtools.lab.topology import KUBEADM_SERVICES, generate
 from devtools.traffic import matrix, traffic
 from mcagent.controller.contract.export_ranges import is_export_address
-from tests.labs import MakeLab
+from tests.worlds.labs import MakeLab
 
 pytestmark = pytest.mark.datapath
 
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.datapath
 @pytest.fixture(scope="module")
 def lab(make_lab: MakeLab) -> Iterator[Lab]:
     """A leader, which is a member, and two more members."""
-    with make_lab(generate(clusters=3, gateways=1, workers=1, same_cidrs=True), control_plane=True) as made:
-        yield made
+    with make_lab(generate(clusters=3, gateways=1, workers=1, same_cidrs=True), control_plane=True) as lab:
+        yield lab
 
 
 def ranges(lab: Lab) -> dict[str, str]:

@@ -22,7 +22,7 @@ from devtools.traffic.traffic import TcpClient
 from devtools.waiting import wait_until
 from mcagent.model.net import internet_checksum
 from tests.lab.traces import trace
-from tests.labs import MakeLab
+from tests.worlds.labs import MakeLab
 
 pytestmark = [pytest.mark.packets, pytest.mark.datapath]
 
@@ -33,8 +33,8 @@ _MTU_DISCOVER, _DO, _MTU = 10, 2, 14  # linux/in.h: IP_MTU_DISCOVER, IP_PMTUDISC
 @pytest.fixture(scope="module")
 def lab(make_lab: MakeLab) -> Iterator[Lab]:
     """Two clusters of two gateways and a worker."""
-    with make_lab(generate(clusters=2, gateways=2, workers=1, same_cidrs=True), control_plane=True) as made:
-        yield made
+    with make_lab(generate(clusters=2, gateways=2, workers=1, same_cidrs=True), control_plane=True) as lab:
+        yield lab
 
 
 def worker_pod(cluster: Cluster) -> Pod:
@@ -87,9 +87,9 @@ def test_a_datagram_without_checksum_has_none_after_the_translation(lab: Lab) ->
         address = remote_address(lab, server, other)
 
         def bound(kind: int) -> socket.socket:
-            made = socket.socket(socket.AF_INET, kind, socket.IPPROTO_UDP)
-            made.settimeout(5)
-            return made
+            sock = socket.socket(socket.AF_INET, kind, socket.IPPROTO_UDP)
+            sock.settimeout(5)
+            return sock
 
         with ExitStack() as stack:
             receiver = stack.enter_context(netns.call(lab.namespace(other), lambda: bound(socket.SOCK_DGRAM)))

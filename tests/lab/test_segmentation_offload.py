@@ -39,10 +39,10 @@ LARGE = 4 * UPLINK_MTU  # bytes of a packet in the mean; segmentation offload ma
 @pytest.fixture(scope="module", params=[TunnelType.GENEVE, TunnelType.VXLAN], ids=str)
 def lab(request: pytest.FixtureRequest, make_lab: Callable[..., Lab]) -> Iterator[Lab]:
     """Two clusters of a gateway, with iperf3 in the Pods of the second one."""
-    made = make_lab(generate(workers=0, tunnel=request.param))
-    with servers(made):
-        wait_until(lambda: works(path(made)), "the path to work", timeout=60)
-        yield made
+    lab = make_lab(generate(workers=0, tunnel=request.param))
+    with servers(lab):
+        wait_until(lambda: works(path(lab)), "the path to work", timeout=60)
+        yield lab
 
 
 def path(lab: Lab) -> Way:

@@ -23,7 +23,7 @@ from devtools.traffic import traffic
 from devtools.traffic.capture import ETH_P_IP, ETH_P_IPV6, ETHERNET_HEADER, Capture
 from devtools.waiting import wait_until
 from mcagent.model.dataplane.resources import TunnelType
-from tests.profiles import Ability, require
+from tests.worlds.profiles import Ability, require
 
 pytestmark = pytest.mark.datapath
 
@@ -73,8 +73,8 @@ _SHAPES = [
 @pytest.fixture(scope="module", params=_SHAPES, ids=lambda shape: "-".join(map(str, shape)))
 def lab(request: pytest.FixtureRequest, make_lab: Callable[..., Lab]) -> Iterator[Lab]:
     """Two clusters of one gateway and one worker; in `overlap` everything is translated at both ends."""
-    with make_lab(_topology(*request.param), liveness=False) as made:
-        yield made
+    with make_lab(_topology(*request.param), liveness=False) as lab:
+        yield lab
 
 
 def _mtu(lab: Lab) -> int:
@@ -90,11 +90,11 @@ def published(lab: Lab) -> Lab:
 
 
 def _clients(lab: Lab) -> list[Pod]:
-    return [one.pods[0] for one in lab.topology.clusters[0].nodes]
+    return [node.pods[0] for node in lab.topology.clusters[0].nodes]
 
 
 def _targets(lab: Lab) -> list[Pod]:
-    return [one.pods[0] for one in lab.topology.clusters[1].nodes]
+    return [node.pods[0] for node in lab.topology.clusters[1].nodes]
 
 
 def _web(lab: Lab) -> IPv4Address:
@@ -149,12 +149,12 @@ def test_a_packet_that_is_too_large_is_told_so(published: Lab) -> None:
 
 def _large(namespace: str, address: IPv4Address, port: int, size: int, *, first: bytes = b"") -> traffic.Reply:
     """Send a datagram that is fragmented on its way, after a small one if given; return the answer."""
-    with traffic.udp_socket(namespace, address, port) as one:
-        one.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DONT)
+    with traffic.udp_socket(namespace, address, port) as sock:
+        sock.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DONT)
         if first:
-            traffic.exchange(one, first)
+            traffic.exchange(sock, first)
         # Once: who has to learn of a smaller MTU first, or to see a datagram in one piece, loses the first one.
-        return traffic.exchange(one, os.urandom(size), timeout=traffic.PATIENCE)
+        return traffic.exchange(sock, os.urandom(size), timeout=traffic.PATIENCE)
 
 
 @pytest.mark.parametrize("size", [SLIGHTLY_MORE, 4000, 20000])
@@ -184,9 +184,9 @@ def test_fragments_reach_a_service(lab: Lab, size: int) -> None:
 def test_segments_are_cut_to_what_fits(lab: Lab) -> None:
     """Both ends of a TCP connection agree on segments that fit mc-gw0, though the Pods' devices take more."""
     for client in _clients(lab):
-        with traffic.TcpClient(lab.namespace(client), str(_web(lab)), 80, timeout=20) as one:
-            one.exchange(os.urandom(60000))
-            assert one.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) <= _mtu(lab) - 40
+        with traffic.TcpClient(lab.namespace(client), str(_web(lab)), 80, timeout=20) as pod_client:
+            pod_client.exchange(os.urandom(60000))
+            assert pod_client.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) <= _mtu(lab) - 40
 
 
 @pytest.fixture
@@ -208,20 +208,20 @@ def narrow(lab: Lab) -> Iterator[int]:
 def test_segments_are_cut_for_a_narrow_destination(lab: Lab, narrow: int) -> None:
     """No ICMP error from inside the other cluster is needed: the segment size is right from the start."""
     for client in _clients(lab):
-        with traffic.TcpClient(lab.namespace(client), str(_web(lab)), 80, timeout=20) as one:
-            one.exchange(os.urandom(60000))
-            assert one.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) <= narrow - 40
+        with traffic.TcpClient(lab.namespace(client), str(_web(lab)), 80, timeout=20) as pod_client:
+            pod_client.exchange(os.urandom(60000))
+            assert pod_client.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) <= narrow - 40
 
 
 def _refused(namespace: str, address: IPv4Address, port: int) -> None:
     """Send datagrams until the ICMP error has come back to the socket."""
-    with traffic.udp_socket(namespace, address, port) as one:
-        one.settimeout(0.2)
+    with traffic.udp_socket(namespace, address, port) as sock:
+        sock.settimeout(0.2)
 
         def told() -> bool:
             try:
-                one.send(b"knock")
-                one.recv(100)
+                sock.send(b"knock")
+                sock.recv(100)
             except ConnectionRefusedError:
                 return True
             except TimeoutError:
@@ -251,11 +251,11 @@ def test_clients_with_one_source_port_are_kept_apart(lab: Lab) -> None:
     with ExitStack() as stack:
         sockets = []
         for client in _clients(lab):
-            one = traffic.udp_socket(lab.namespace(client), _web(lab), 80, source_port=4000)
-            sockets.append(stack.enter_context(one))
+            sock = traffic.udp_socket(lab.namespace(client), _web(lab), 80, source_port=4000)
+            sockets.append(stack.enter_context(sock))
         for _ in range(3):
-            for one in sockets:
-                reply = traffic.exchange(one, os.urandom(16))
+            for sock in sockets:
+                reply = traffic.exchange(sock, os.urandom(16))
                 seen.add((reply.source, reply.port))
     assert len(seen) == len(sockets)
 
@@ -268,7 +268,7 @@ def test_reverse_path_filters_are_the_nodes_own(lab: Lab) -> None:
             paths = Path("/proc/sys/net/ipv4/conf").glob("*/rp_filter")
             return {path.parent.name: path.read_text().strip() for path in paths}
 
-        found = netns.call(lab.namespace(one), read)
-        assert found["mc-gw0"] == "2"
-        others = {found[name] for name in ("all", "default", node.pod_device(one, one.pods[0]))}
-        assert others == {"1"}
+        filters = netns.call(lab.namespace(one), read)
+        assert filters["mc-gw0"] == "2"
+        values = {filters[name] for name in ("all", "default", node.pod_device(one, one.pods[0]))}
+        assert values == {"1"}

@@ -28,8 +28,8 @@ SILENCE = 2.0  # seconds without an answer that count as none
 @pytest.fixture(scope="module")
 def lab(make_lab: Callable[[Topology], Lab]) -> Iterator[Lab]:
     """Two clusters with two gateways and a worker each."""
-    with make_lab(generate(name="trace", clusters=2, gateways=2, workers=1, pods=1)) as made:
-        yield made
+    with make_lab(generate(name="trace", clusters=2, gateways=2, workers=1, pods=1)) as lab:
+        yield lab
 
 
 def answers(lab: Lab, pod: str, target: object, port: int, *, timeout: float | None = None) -> bool:
@@ -48,31 +48,31 @@ def test_trace_agrees_with_packets(lab: Lab) -> None:
     (pod,), (peer,) = worker.pods, far.pods
 
     assert answers(lab, pod.name, peer.address, POD_PORT)
-    found, shown = trace(lab, worker.name, pod.address, f"{peer.address}:{POD_PORT}")
-    way = nodes_of(found)
+    walk, shown = trace(lab, worker.name, pod.address, f"{peer.address}:{POD_PORT}")
+    way = nodes_of(walk)
     assert (way[0], way[-1], len(way)) == (worker.name, far.name, 4), shown
-    assert found["delivered"]
-    back = nodes_of(found, "answer")
+    assert walk["delivered"]
+    back = nodes_of(walk, "answer")
     assert (back[:2], back[-1], len(back)) == (way[:1:-1], worker.name, 4), "it prefers the gateway it came by"
-    assert found["answered"]
+    assert walk["answered"]
 
     service = next(one for one in west.services if one.exported)
     assert answers(lab, pod.name, service.cluster_ip, SERVICE_PORT)
-    found, shown = trace(lab, worker.name, pod.address, f"{service.cluster_ip}:{SERVICE_PORT}")
-    assert found["delivered"], shown
+    walk, shown = trace(lab, worker.name, pod.address, f"{service.cluster_ip}:{SERVICE_PORT}")
+    assert walk["delivered"], shown
     assert f"translated: destination {service.cluster_ip}" in shown
-    assert found["answered"], shown
-    last = found["answer"][-1]
+    assert walk["answered"], shown
+    last = walk["answer"][-1]
     assert (last["node"], last["walk"]["source"]) == (worker.name, str(service.cluster_ip))
 
     closed = next(one for one in west.services if not one.exported)
     assert not answers(lab, pod.name, closed.cluster_ip, SERVICE_PORT, timeout=SILENCE)
-    found, shown = trace(lab, worker.name, pod.address, f"{closed.cluster_ip}:{SERVICE_PORT}")
+    walk, shown = trace(lab, worker.name, pod.address, f"{closed.cluster_ip}:{SERVICE_PORT}")
     assert "not-exported" in shown
-    assert nodes_of(found)[-1] in {node.name for node in west.gateways}
+    assert nodes_of(walk)[-1] in {node.name for node in west.gateways}
 
-    found, shown = trace(lab, worker.name, "10.99.99.99", str(peer.address))
-    assert nodes_of(found) == [worker.name]
+    walk, shown = trace(lab, worker.name, "10.99.99.99", str(peer.address))
+    assert nodes_of(walk) == [worker.name]
     assert "spoofed" in shown
 
 
@@ -83,12 +83,12 @@ def test_real_probes_are_seen_on_the_whole_way(lab: Lab, protocol: str) -> None:
     worker, far = east.nodes[-1], west.nodes[-1]
     (pod,), (peer,) = worker.pods, far.pods
     target = f"{peer.address}:{POD_PORT}"
-    found, shown = trace(lab, worker.name, pod.address, target, "--live", "--proto", protocol)
-    assert found["live"]["answered"], shown
-    assert [(one["node"], one["seen"]) for one in found["live"]["sights"]] == [
-        (node, True) for node in nodes_of(found)
+    walk, shown = trace(lab, worker.name, pod.address, target, "--live", "--proto", protocol)
+    assert walk["live"]["answered"], shown
+    assert [(sight["node"], sight["seen"]) for sight in walk["live"]["sights"]] == [
+        (node, True) for node in nodes_of(walk)
     ]
-    assert found["live"]["last_seen"] == far.name
+    assert walk["live"]["last_seen"] == far.name
 
 
 def test_lost_probes_are_last_seen_before_the_loss(lab: Lab) -> None:
@@ -96,23 +96,23 @@ def test_lost_probes_are_last_seen_before_the_loss(lab: Lab) -> None:
     east, west = lab.topology.clusters
     worker, far = east.nodes[-1], west.nodes[-1]
     (pod,), (peer,) = worker.pods, far.pods
-    found, shown = trace(
+    walk, shown = trace(
         lab, worker.name, pod.address, f"{peer.address}:{POD_PORT + 1}", "--live", "--proto", "udp"
     )
-    assert found["live"]["last_seen"] == far.name
-    assert "no answer came" in found["live"]["verdict"], shown
+    assert walk["live"]["last_seen"] == far.name
+    assert "no answer came" in walk["live"]["verdict"], shown
     with contextlib.ExitStack() as faults:
-        for one in east.gateways:
+        for gateway in east.gateways:
             for other in west.gateways:
-                fault = port_blocked(lab, one.name, other.name)
+                fault = port_blocked(lab, gateway.name, other.name)
                 fault.inject()
                 faults.callback(fault.heal)
-        found, shown = trace(lab, worker.name, pod.address, f"{peer.address}:{POD_PORT}", "--live")
-        assert found["live"]["last_seen"] in {node.name for node in east.gateways}, shown
-        assert "never arrived" in found["live"]["verdict"], shown
+        walk, shown = trace(lab, worker.name, pod.address, f"{peer.address}:{POD_PORT}", "--live")
+        assert walk["live"]["last_seen"] in {node.name for node in east.gateways}, shown
+        assert "never arrived" in walk["live"]["verdict"], shown
         # The traced way may lead over both gateways: BFD does not lose all tunnels at the same instant.
-        seen = [one["seen"] for one in found["live"]["sights"]]
-        assert seen == [True, True] + [False] * (len(seen) - 2), shown
+        seen_by = [gateway["seen"] for gateway in walk["live"]["sights"]]
+        assert seen_by == [True, True] + [False] * (len(seen_by) - 2), shown
     wait_until(lambda: answers(lab, pod.name, peer.address, POD_PORT), "the ways to be open again", timeout=30)
 
 
@@ -131,10 +131,10 @@ def test_nobody_elses_packets_are_sent(lab: Lab) -> None:
     refused(403, east.gateways[0].pods[0].address)
     with netns.call(
         lab.namespace(pod.name), lambda: socket.create_connection((str(peer.address), POD_PORT))
-    ) as one:
-        refused(409, pod.address, one.getsockname()[1])
-        one.sendall(b"x")
-        assert one.recv(1)
+    ) as sock:
+        refused(409, pod.address, sock.getsockname()[1])
+        sock.sendall(b"x")
+        assert sock.recv(1)
 
 
 def test_a_dead_gateway_is_named_and_passed_by(lab: Lab) -> None:
@@ -150,13 +150,13 @@ def test_a_dead_gateway_is_named_and_passed_by(lab: Lab) -> None:
     try:
 
         def by_other() -> bool:
-            found, shown = trace(lab, worker.name, pod.address, f"{peer.address}:{POD_PORT}")
-            return bool(found["delivered"]) and f"not by: {dead.name}" in shown
+            walk, shown = trace(lab, worker.name, pod.address, f"{peer.address}:{POD_PORT}")
+            return bool(walk["delivered"]) and f"not by: {dead.name}" in shown
 
         wait_until(by_other, "the trace to go by the other gateway", timeout=30, interval=0.5)
         assert answers(lab, pod.name, peer.address, POD_PORT)
-        found, _ = trace(lab, worker.name, pod.address, f"{peer.address}:{POD_PORT}")
-        assert dead.name not in nodes_of(found)
+        walk, _ = trace(lab, worker.name, pod.address, f"{peer.address}:{POD_PORT}")
+        assert dead.name not in nodes_of(walk)
     finally:
         lab.restart_vswitchd(dead.name, kill=False)
         lab.start_agent(dead.name)
@@ -181,8 +181,8 @@ def test_nodes_without_agents_are_simulated(lab: Lab) -> None:
     service = next(one for one in west.services if one.exported)
     target = f"{service.cluster_ip}:{SERVICE_PORT}"
     Settled(lab)  # no gateway of an earlier test is damped: objects do not tell who is
-    asked, shown = trace(lab, worker.name, pod.address, target)
-    assert asked["answered"], shown
+    live_walk, shown = trace(lab, worker.name, pod.address, target)
+    assert live_walk["answered"], shown
     config = (lab.directory(far.name) / "agent.yaml").read_text()
     labels = {"app.kubernetes.io/name": "mcagent", "app.kubernetes.io/component": "agent"}
     west_api = lab.api(west.name)
@@ -203,13 +203,13 @@ def test_nodes_without_agents_are_simulated(lab: Lab) -> None:
         ended, shown = trace(lab, worker.name, pod.address, target, *flags)
         assert [hop["from"] for hop in ended["hops"]] == ["switch", "simulator", None], shown
         assert "--remote-context" in shown
-        found, shown = trace(lab, worker.name, pod.address, target, *flags, *there)
-        assert found["answered"], shown
+        walk, shown = trace(lab, worker.name, pod.address, target, *flags, *there)
+        assert walk["answered"], shown
         for way in ("hops", "answer"):
-            assert list(map(essence, found[way])) == list(map(essence, asked[way])), shown
-            origins = [hop["from"] for hop in found[way]]
-            assert origins == ["simulator" if node in stopped else "switch" for node in nodes_of(found, way)]
-        simulated = next(hop for hop in found["hops"] if hop["cluster"] == west.name)
+            assert list(map(essence, walk[way])) == list(map(essence, live_walk[way])), shown
+            origins = [hop["from"] for hop in walk[way]]
+            assert origins == ["simulator" if node in stopped else "switch" for node in nodes_of(walk, way)]
+        simulated = next(hop for hop in walk["hops"] if hop["cluster"] == west.name)
         assert simulated["why"].startswith("simulated: ")
         assert f"the configuration in ConfigMap {NAMESPACE}/mcagent-agent" in simulated["why"]
     finally:

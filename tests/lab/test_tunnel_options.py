@@ -12,7 +12,7 @@ from devtools.lab.lab import Lab
 from devtools.lab.topology import POD_PORT, Node, generate
 from devtools.traffic import traffic
 from devtools.waiting import wait_until
-from tests.labs import MakeLab
+from tests.worlds.labs import MakeLab
 
 OPTIONS = ("local_ip", "ttl")
 

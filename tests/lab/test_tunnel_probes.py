@@ -31,35 +31,35 @@ ETH_P_ALL, PACKET_OUTGOING = 3, 4  # linux/if_ether.h, linux/if_packet.h
 @pytest.fixture(scope="module")
 def lab(make_lab: Callable[..., Lab]) -> Iterator[Lab]:
     """Two clusters of one gateway each."""
-    with make_lab(generate(gateways=1, workers=1, pods=1)) as made:
-        Settled(made).wait()
-        yield made
+    with make_lab(generate(gateways=1, workers=1, pods=1)) as lab:
+        Settled(lab).wait()
+        yield lab
 
 
 def ends(lab: Lab) -> tuple[str, str]:
     """Return the gateways of both clusters."""
-    one, other = (cluster.gateways[0].name for cluster in lab.topology.clusters)
-    return one, other
+    name, other = (cluster.gateways[0].name for cluster in lab.topology.clusters)
+    return name, other
 
 
 def probed(lab: Lab, name: str) -> Any:
     """Return what a gateway says of the probes to the other one."""
     groups: Any = lab.status(name)["gateways"]
-    (found,) = (one["probes"] for group in groups if not group["own"] for one in group["gateways"])
-    return found
+    (probe,) = (tunnel["probes"] for group in groups if not group["own"] for tunnel in group["gateways"])
+    return probe
 
 
-def counted(lab: Lab, name: str, what: str) -> float:
+def counted(lab: Lab, name: str, metric: str) -> float:
     """Return a number of probes, or seconds, of a gateway's metrics."""
-    found = re.search(rf"^mcagent_tunnel_probe{what}{{.*}} (\S+)$", lab.http(name, "/metrics")[1], re.MULTILINE)
-    return float(found[1]) if found is not None else 0.0
+    match = re.search(rf"^mcagent_tunnel_probe{metric}{{.*}} (\S+)$", lab.http(name, "/metrics")[1], re.MULTILINE)
+    return float(match[1]) if match is not None else 0.0
 
 
 def since(lab: Lab, name: str, first: str, second: str, enough: int) -> float:
     """Return what `first` grew by for each of `second`, once that has grown by `enough`."""
-    before = [counted(lab, name, what) for what in (first, second)]
+    before = [counted(lab, name, moment) for moment in (first, second)]
     wait_until(lambda: counted(lab, name, second) >= before[1] + enough, "probes", timeout=60, interval=0.2)
-    after = [counted(lab, name, what) for what in (first, second)]
+    after = [counted(lab, name, moment) for moment in (first, second)]
     return (after[0] - before[0]) / (after[1] - before[1])
 
 
@@ -68,15 +68,15 @@ def test_both_ends_measure_a_healthy_tunnel(lab: Lab) -> None:
     """Nothing is lost, the largest packets pass, and the bridges take little time."""
 
     def complete() -> bool:
-        every = [probed(lab, name) or {} for name in ends(lab)]
-        return all(one.get("fullSizePasses") and one["of"] >= 5 for one in every)
+        probes = [probed(lab, name) or {} for name in ends(lab)]
+        return all(shown_probe.get("fullSizePasses") and shown_probe["of"] >= 5 for shown_probe in probes)
 
     wait_until(complete, "probes of all sizes", timeout=30)
     for name in ends(lab):
-        found = probed(lab, name)
-        assert found["answers"]
-        assert 0 < found["roundTripSeconds"] < BUSY
-        assert found["lossRatio"] < 0.2
+        probe = probed(lab, name)
+        assert probe["answers"]
+        assert 0 < probe["roundTripSeconds"] < BUSY
+        assert probe["lossRatio"] < 0.2
 
 
 @pytest.mark.timing
@@ -88,12 +88,12 @@ def test_a_benchmark_measures_from_pod_to_pod(lab: Lab) -> None:
     server = subprocess.Popen(netns.command(lab.namespace(servers), [*mcagent, "serve", address, *bounds]))
     try:
         argv = [*mcagent, "send", address, *bounds, "--limit", "20Mbit"]
-        found = json.loads(netns.execute(lab.namespace(clients), argv).stdout)
+        report = json.loads(netns.execute(lab.namespace(clients), argv).stdout)
     finally:
         server.kill()
         server.wait()
-    assert 5e6 < found["bits_per_second"] < 1.2 * 20e6
-    assert 0 < found["round_trip_p50"] <= found["round_trip_p99"]
+    assert 5e6 < report["bits_per_second"] < 1.2 * 20e6
+    assert 0 < report["round_trip_p50"] <= report["round_trip_p99"]
 
 
 class Slow:
@@ -115,80 +115,80 @@ class Slow:
         self._closed.set()
         self._thread.join()
         self._fault.heal()
-        for one in self._sockets:
-            one.close()
+        for sock in self._sockets:
+            sock.close()
 
     def _open(self) -> list[socket.socket]:
-        found = []
+        sockets = []
         for end in self._ends:
-            one = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
-            one.bind((underlay.port(*end), ETH_P_ALL))
-            found.append(one)
-        return found
+            sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
+            sock.bind((underlay.port(*end), ETH_P_ALL))
+            sockets.append(sock)
+        return sockets
 
     def _carry(self) -> None:
         waiting: list[tuple[float, int, bytes]] = []
         tunnel = [b"".join(x.address.packed for x in pair) for pair in (self._nodes, self._nodes[::-1])]
         while not self._closed.is_set():
-            for one in select.select(self._sockets, [], [], 0.001)[0]:
-                side = self._sockets.index(one)
-                packet, (*_, kind, _, _) = one.recvfrom(65536)
+            for sock in select.select(self._sockets, [], [], 0.001)[0]:
+                side = self._sockets.index(sock)
+                packet, (*_, kind, _, _) = sock.recvfrom(65536)
                 if kind != PACKET_OUTGOING and packet[26:34] == tunnel[side] and packet[23] == socket.IPPROTO_UDP:
                     heapq.heappush(waiting, (time.monotonic() + DELAY, 1 - side, packet[12:]))
             while waiting and waiting[0][0] <= time.monotonic():
                 _, side, rest = heapq.heappop(waiting)
                 number, index = self._ends[side]
                 macs = (underlay.mac(number, index), underlay.router_mac(number))
-                self._sockets[side].send(b"".join(bytes.fromhex(one.replace(":", "")) for one in macs) + rest)
+                self._sockets[side].send(b"".join(bytes.fromhex(sock.replace(":", "")) for sock in macs) + rest)
 
 
 @pytest.mark.timing
 def test_a_longer_way_is_measured(lab: Lab) -> None:
     """The round trip is that of the way, and a little of both Nodes."""
-    here, _ = ends(lab)
+    gateway, _ = ends(lab)
     with Slow(lab):
-        since(lab, here, "s_lost_total", "s_total", 3)
-        mean = since(lab, here, "_round_trip_seconds_sum", "_round_trip_seconds_count", 8)
+        since(lab, gateway, "s_lost_total", "s_total", 3)
+        mean = since(lab, gateway, "_round_trip_seconds_sum", "_round_trip_seconds_count", 8)
     assert 2 * DELAY <= mean < 2 * DELAY + BUSY
 
 
 @pytest.mark.timing
 def test_loss_is_measured(lab: Lab) -> None:
     """Three of ten packets lost each way: about half of the probes get no answer."""
-    here, _ = ends(lab)
-    fault = faults.lossy(lab, here, 0.3)
+    gateway, _ = ends(lab)
+    fault = faults.lossy(lab, gateway, 0.3)
     fault.inject()
     try:
-        since(lab, here, "s_lost_total", "s_total", 3)
-        lost = since(lab, here, "s_lost_total", "s_total", 25)
+        since(lab, gateway, "s_lost_total", "s_total", 3)
+        lost_share = since(lab, gateway, "s_lost_total", "s_total", 25)
     finally:
         fault.heal()
-    assert 0.2 <= lost <= 0.8
+    assert 0.2 <= lost_share <= 0.8
 
 
 @pytest.mark.timing
 def test_a_narrow_path_is_named(lab: Lab) -> None:
     """A problem says so while only small packets pass, and the metric does; both end with it."""
-    here, there = ends(lab)
+    gateway, far_gateway = ends(lab)
 
     def problems() -> list[str]:
-        found: Any = lab.status(here)["problems"]
-        return [one["message"] for one in found if one["reason"] == "PathMtu"]
+        reported: Any = lab.status(gateway)["problems"]
+        return [problem["message"] for problem in reported if problem["reason"] == "PathMtu"]
 
     assert problems() == []
-    fault = faults.small_mtu(lab, here, there, 1400)
+    fault = faults.small_mtu(lab, gateway, far_gateway, 1400)
     fault.inject()
     try:
-        lab.stop_agent(here)  # at the start nothing is known, and measured at once
-        lab.start_agent(here)
-        lab.wait_ready(here)
+        lab.stop_agent(gateway)  # at the start nothing is known, and measured at once
+        lab.start_agent(gateway)
+        lab.wait_ready(gateway)
         wait_until(problems, "a problem", timeout=60, interval=0.5)
         assert "path MTU" in problems()[0]
         assert re.search(
-            r"^mcagent_tunnel_full_size_passes\{.*\} 0\.0$", lab.http(here, "/metrics")[1], re.MULTILINE
+            r"^mcagent_tunnel_full_size_passes\{.*\} 0\.0$", lab.http(gateway, "/metrics")[1], re.MULTILINE
         )
-        assert probed(lab, here)["lossRatio"] < 0.2
+        assert probed(lab, gateway)["lossRatio"] < 0.2
     finally:
         fault.heal()
     wait_until(lambda: not problems(), "the end of the problem", timeout=60, interval=0.5)
-    assert probed(lab, here)["fullSizePasses"]
+    assert probed(lab, gateway)["fullSizePasses"]

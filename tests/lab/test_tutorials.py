@@ -14,8 +14,8 @@ import pytest
 from devtools.lab import state
 from devtools.lab.lab import Lab
 from mcagent.model.dataplane.facts import DatapathType
-from tests.labs import fresh_name
 from tests.pages import Command, Reader
+from tests.worlds.labs import fresh_name
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -36,11 +36,11 @@ def text_of(page: str) -> str:
 def beginner(directory: Path) -> Iterator[Reader]:
     """Give somebody who has no lab yet; the one that they make is taken down."""
     lab = Lab(fresh_name())
-    made = Reader(directory, ROOT, {**os.environ, "MCLAB_NAME": lab.name, state.OWNER: str(os.getpid())})
+    reader = Reader(directory, ROOT, {**os.environ, "MCLAB_NAME": lab.name, state.OWNER: str(os.getpid())})
     try:
-        yield made
+        yield reader
     finally:
-        made.close()
+        reader.close()
         lab.down()
 
 
@@ -49,9 +49,9 @@ def reader(datapath: DatapathType, tmp_path_factory: pytest.TempPathFactory) -> 
     """Somebody who has followed the quick start: its lab runs."""
     if datapath is not DatapathType.NETDEV:
         pytest.skip("the pages are the same on any datapath")
-    with beginner(tmp_path_factory.mktemp("reader")) as made:
-        made.follow(text_of("tutorials/quick-start"))
-        yield made
+    with beginner(tmp_path_factory.mktemp("reader")) as reader:
+        reader.follow(text_of("tutorials/quick-start"))
+        yield reader
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from devtools.nodes import netns
 from devtools.nodes.node import POD_NEXT_HOP, pod_device
 from devtools.traffic.traffic import PATIENCE
 from devtools.waiting import wait_until
-from tests.lab.test_policies import IN_TIME, SILENCE, bring_up, network_policy, of_east, policy, tried
+from tests.worlds.policy_lab import IN_TIME, SILENCE, bring_up, network_policy, of_east, policy, tried
 
 __all__ = ["policy"]
 pytestmark = [pytest.mark.packets, pytest.mark.datapath]
@@ -27,9 +27,9 @@ GOOD, BAD = 0, 1  # places of the clients on a Node
 @pytest.fixture(scope="module")
 def lab(make_lab: Callable[..., Lab]) -> Lab:
     """Two clusters; the Pods of a worker of the first one are behind a bridge, as with flannel's CNI plug-in."""
-    made = bring_up(make_lab, generate(gateways=1, workers=1, pods=2))
-    put_behind_bridge(made, made.topology.clusters[0].workers[0])
-    return made
+    lab = bring_up(make_lab, generate(gateways=1, workers=1, pods=2))
+    put_behind_bridge(lab, lab.topology.clusters[0].workers[0])
+    return lab
 
 
 def put_behind_bridge(lab: Lab, node: Node) -> None:
@@ -80,8 +80,8 @@ def test_a_policy_by_label_takes_pods_of_withheld_labels_for_pods_without(
     def becomes(node: Node, place: int, verdict: str) -> None:
         space = lab.namespace(node.pods[place])
         within = PATIENCE if verdict == "open" else SILENCE
-        what = f"{node.pods[place].name} to be {verdict}"
-        wait_until(lambda: tried(space, server, POD_PORT, within=within) == verdict, what, timeout=IN_TIME)
+        condition = f"{node.pods[place].name} to be {verdict}"
+        wait_until(lambda: tried(space, server, POD_PORT, within=within) == verdict, condition, timeout=IN_TIME)
 
     restart(lab, worker, "send")
     becomes(worker, BAD, "open")

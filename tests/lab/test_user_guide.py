@@ -18,8 +18,8 @@ from devtools.realapi.binaries import HINT
 from devtools.traffic import matrix, traffic
 from devtools.waiting import wait_until
 from mcagent.model.dataplane.facts import DatapathType
-from tests.labs import MakeLab
 from tests.waiting import allowed
+from tests.worlds.labs import MakeLab
 
 
 @pytest.fixture(
@@ -31,8 +31,8 @@ def lab(request: pytest.FixtureRequest, datapath: DatapathType, make_lab: MakeLa
         pytest.skip("the control plane is the same on any datapath")
     if request.param is ApiKind.REAL and find() is None:
         pytest.skip(f"NOT RUN: no kube-apiserver and etcd on this machine: {HINT}")
-    with make_lab(generate(clusters=3, gateways=1, workers=1), api=request.param, control_plane=True) as made:
-        yield made
+    with make_lab(generate(clusters=3, gateways=1, workers=1), api=request.param, control_plane=True) as lab:
+        yield lab
 
 
 def reached(lab: Lab, client: Cluster, address: object, pods: tuple[str, ...]) -> bool:
@@ -69,8 +69,8 @@ def test_export_follow_the_endpoints_and_unexport(lab: Lab) -> None:
     address = plane.imported_address(client, "private")
     pods = serving.services[1].pods
     wait_until(lambda: reached(lab, client, address, pods), "the exported Service to be reached", timeout=60)
-    one = [{"addresses": ["10.2.1.2"], "conditions": {"ready": True}}]
-    api.patch("EndpointSlice", "private-1", {"endpoints": one})
+    endpoints = [{"addresses": ["10.2.1.2"], "conditions": {"ready": True}}]
+    api.patch("EndpointSlice", "private-1", {"endpoints": endpoints})
     wait_until(lambda: _only(lab, client, address, pods[0]), "only the Pod that is left to answer", timeout=60)
     api.delete("ServiceExport", "private")
     wait_until(lambda: lab.api(client.name).get("Service", "antrea-mc-private") is None, "the end", timeout=60)
@@ -101,8 +101,8 @@ def test_a_gateway_whose_node_is_not_ready_is_replaced_without_the_leader(lab: L
             "another gateway",
             timeout=30,
         )
-        taken = time.monotonic() - begin
-        assert taken < allowed(10)  # a second is promised; the machine may be busy
+        seconds = time.monotonic() - begin
+        assert seconds < allowed(10)  # a second is promised; the machine may be busy
     finally:
         lab.start_api(leader)
         api.patch_status(
@@ -110,8 +110,8 @@ def test_a_gateway_whose_node_is_not_ready_is_replaced_without_the_leader(lab: L
         )
         api.patch("Node", other.name, {"metadata": {"annotations": {"multicluster.antrea.io/gateway": None}}})
     wait_until(lambda: api.get("Gateway", old.name, MEMBER_NAMESPACE) is not None, "the first again", timeout=30)
-    every = list(matrix.cases(lab.topology, story.imported_addresses(lab)))
-    mine = [case for case in every if case.source.name.startswith(cluster.name) and not case.closed]
+    cases = list(matrix.cases(lab.topology, story.imported_addresses(lab)))
+    mine = [case for case in cases if case.source.name.startswith(cluster.name) and not case.closed]
     wait_until(lambda: all(matrix.run(lab, case).ok for case in mine), "every way again", timeout=90)
 
 
@@ -139,10 +139,10 @@ def test_a_cluster_leaves_and_joins_again(lab: Lab) -> None:
     plane = ControlPlane(lab)
     cluster, other = lab.topology.clusters[2], lab.topology.clusters[1]
     plane.leave(cluster)
-    own, theirs = lab.api(cluster.name), lab.api(other.name)
+    own, api = lab.api(cluster.name), lab.api(other.name)
     name = f"{cluster.name}-clusterinfo"
     wait_until(
-        lambda: theirs.get("ClusterInfoImport", name, MEMBER_NAMESPACE) is None, "others to forget", timeout=60
+        lambda: api.get("ClusterInfoImport", name, MEMBER_NAMESPACE) is None, "others to forget", timeout=60
     )
     for kind, left in (("Service", "antrea-mc-web"), ("ServiceImport", "web")):
         assert own.get(kind, left) is None
@@ -150,6 +150,6 @@ def test_a_cluster_leaves_and_joins_again(lab: Lab) -> None:
     assert own.get("Service", "web") is not None
     plane.join(cluster)
     plane.wait_joined()
-    every = list(matrix.cases(lab.topology, story.imported_addresses(lab)))
-    mine = [case for case in every if case.source.name.startswith(cluster.name) and not case.closed]
+    cases = list(matrix.cases(lab.topology, story.imported_addresses(lab)))
+    mine = [case for case in cases if case.source.name.startswith(cluster.name) and not case.closed]
     wait_until(lambda: all(matrix.run(lab, case).ok for case in mine), "every way again", timeout=90)

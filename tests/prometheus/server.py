@@ -25,24 +25,24 @@ _VARIABLES = {"cluster": ".*", "gateway": ".*", "peer": ".*", "__rate_interval":
 
 def find_programs() -> Path:
     """Return the directory of prometheus and promtool; without them the test is left out, and says so."""
-    found = subprocess.run([TESTS / "prometheus/find-prometheus"], capture_output=True, text=True, check=False)
-    if found.returncode:
-        pytest.skip(found.stderr.strip())
-    return Path(found.stdout.strip())
+    search = subprocess.run([TESTS / "prometheus/find-prometheus"], capture_output=True, text=True, check=False)
+    if search.returncode:
+        pytest.skip(search.stderr.strip())
+    return Path(search.stdout.strip())
 
 
 def expressions() -> list[str]:
     """Return what dashboards and rules ask, with all variables at "all"."""
-    found = [query for dashboard in DASHBOARDS for panel in dashboard.panels for query, _ in panel.queries]
+    queries = [query for dashboard in DASHBOARDS for panel in dashboard.panels for query, _ in panel.queries]
     for name, value in _VARIABLES.items():
-        found = [one.replace(f"${name}", value) for one in found]
+        queries = [one.replace(f"${name}", value) for one in queries]
     groups = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
-    return found + [rule["expr"] for group in groups for rule in group["rules"]]
+    return queries + [rule["expr"] for group in groups for rule in group["rules"]]
 
 
 def names() -> set[str]:
     """Return the metrics, and recorded series, that they name."""
-    return {name for one in expressions() for name in re.findall(r"\bmcagent_\w+", one)}
+    return {name for expression in expressions() for name in re.findall(r"\bmcagent_\w+", expression)}
 
 
 class Prometheus:
@@ -88,16 +88,16 @@ class Prometheus:
 
     def query(self, expression: str) -> list[dict[str, Any]]:
         """Return the samples now."""
-        found = self.get("query", query=expression)
-        return found["result"] if found else []
+        answer = self.get("query", query=expression)
+        return answer["result"] if answer else []
 
-    def missing(self, wanted: set[str]) -> list[str]:
+    def missing(self, expected: set[str]) -> list[str]:
         """Return those metrics that have no series."""
-        return sorted(name for name in wanted if not self.query(f"count({name})"))
+        return sorted(name for name in expected if not self.query(f"count({name})"))
 
     def alerts(self) -> set[str]:
         """Return the alerts whose condition holds now, firing or about to."""
-        return {one["metric"]["alertname"] for one in self.query("ALERTS")}
+        return {alert["metric"]["alertname"] for alert in self.query("ALERTS")}
 
     def close(self) -> None:
         """End it."""

@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 from devtools.release.chart import semantic
-from tests.apiservers import leave_out
+from tests.worlds.apiservers import leave_out
 
 ROOT = Path(__file__).parents[2]
 CHART = "deploy/helm/mcagent"
@@ -72,12 +72,12 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Repository:
         if (ROOT / name).is_file() and not (ROOT / name).is_symlink():
             (directory / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, directory / name)
-    made = Repository(directory)
-    made.git("init", "--quiet", "--initial-branch=main")
-    made.git("add", "--all")
-    made.git("commit", "--quiet", "--message=release")
-    made.git("tag", f"v{VERSION}")
-    return made
+    repository = Repository(directory)
+    repository.git("init", "--quiet", "--initial-branch=main")
+    repository.git("add", "--all")
+    repository.git("commit", "--quiet", "--message=release")
+    repository.git("tag", f"v{VERSION}")
+    return repository
 
 
 @pytest.fixture(scope="module")

@@ -43,7 +43,11 @@ def _functions(tree: ast.AST, inside: str) -> Iterator[str]:
         name = f"{inside}{getattr(node, 'name', '')}"
         if isinstance(node, ast.FunctionDef):
             arguments = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
-            texts = {each.arg for each in arguments if each.annotation and ast.unparse(each.annotation) in TEXTS}
+            texts = {
+                argument.arg
+                for argument in arguments
+                if argument.annotation and ast.unparse(argument.annotation) in TEXTS
+            }
             if texts and any(_takes_apart(call, texts) for call in ast.walk(node)):
                 yield name
             yield from _functions(node, f"{name}.<locals>.")

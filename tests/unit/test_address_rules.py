@@ -24,7 +24,7 @@ from mcagent.core.addresses.underlay import (
     tunnel_address,
     usable_tunnel_addresses,
 )
-from tests.unit.core_inputs import addresses, networks
+from tests.worlds.core_inputs import addresses, networks
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Admission rules of the webhook: the cases of tests/admission_cases.py, and the accounts of its configuration."""
+"""Admission rules of the webhook: cases of tests/worlds/admission_cases.py; accounts of its configuration."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from mcagent.controller.admission.identity import ambiguous_with
 from mcagent.controller.config import ControllerRole, load
 from mcagent.controller.contract import names
 from mcagent.kube.source import RawObject
-from tests.admission_cases import CASES, EAST, OURS, Case, Why
-from tests.admission_objects import AREA, OWN, WORLD, World, a_policy, a_service, an_info, put, sa
-from tests.antrea_objects import VERSIONS, written_by
+from mcagent.kube.sources.manifests import FastLoader
+from tests.worlds.admission_cases import CASES, EAST, OURS, Case, Why
+from tests.worlds.admission_objects import AREA, OWN, WORLD, World, a_policy, a_service, an_info, put, sa
+from tests.worlds.antrea_objects import VERSIONS, written_by
 
 POLICIES = Path(__file__).parents[2] / "deploy/admission-policies.yaml"
 
@@ -74,7 +75,7 @@ def test_each_rule_has_one_place() -> None:
 
 def test_policies_are_not_asked_about_deletions() -> None:
     """So the table has no answer of theirs."""
-    for policy in yaml.safe_load_all(POLICIES.read_text()):
+    for policy in yaml.load_all(POLICIES.read_text(), FastLoader):
         rules = policy["spec"].get("matchConstraints", {}).get("resourceRules", ())
         assert all({*rule["operations"]} <= {"CREATE", "UPDATE"} for rule in rules)
 
@@ -123,26 +124,26 @@ def patched(raw: RawObject) -> RawObject:
     """Return an export as the mutating review leaves it."""
     decision = mutate({"operation": "CREATE", "object": raw, "userInfo": {"username": "alice"}})
     assert decision.allowed
-    found = copy.deepcopy(raw)
+    patched_account = copy.deepcopy(raw)
     for step in decision.patch:
         assert step["op"] == "add"
-        _, meta, name = step["path"].split("/")
-        found[meta][name] = step["value"]
-    return found
+        _, meta, name = str(step["path"]).split("/")
+        patched_account[meta][name] = step["value"]
+    return patched_account
 
 
 def test_a_policy_is_completed() -> None:
     """A person's export of a policy gets its labels and the finalizer, and keeps what it has."""
     raw = put(put(a_policy(), "metadata.labels", {"mine": "1"}), "metadata.finalizers", ["a/b"])
-    found = patched(raw)
-    assert found["metadata"]["finalizers"] == ["a/b", names.EXPORT_FINALIZER]
-    assert found["metadata"]["labels"] == {
+    account = patched(raw)
+    assert account["metadata"]["finalizers"] == ["a/b", names.EXPORT_FINALIZER]
+    assert account["metadata"]["labels"] == {
         "mine": "1",
         "sourceName": "acnp",
         "sourceNamespace": "",
         "sourceKind": "AntreaClusterNetworkPolicy",
     }
-    assert patched(found) == found
+    assert patched(account) == account
     bare = put(put(a_policy(), "metadata.labels", None), "metadata.finalizers", None)
     assert patched(bare)["metadata"]["finalizers"] == [names.EXPORT_FINALIZER]
 

@@ -16,8 +16,9 @@ from mcagent.controller.settings import MemberLimits
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.decode import read_object
-from tests.admission_cases import ADMIN, ANTREAS, ARGO, EAST, GC, MANAGER, MISSING, NAMESPACES, OURS
-from tests.admission_objects import (
+from tests.unit.test_admission import ask
+from tests.worlds.admission_cases import ADMIN, ANTREAS, ARGO, EAST, GC, MANAGER, MISSING, NAMESPACES, OURS
+from tests.worlds.admission_objects import (
     ACCOUNTS,
     AREA,
     OWN,
@@ -39,8 +40,7 @@ from tests.admission_objects import (
     put,
     sa,
 )
-from tests.unit.leader_world import announce
-from tests.unit.test_admission import ask
+from tests.worlds.leader_world import announce
 
 TRUST = "; list one that acts for administrators in admission.trustedServiceAccounts of the leader's configuration"
 NO_MEMBER = f"is not in namespace {AREA}, where the members' accounts are"
@@ -378,9 +378,9 @@ def limited(exports: int = 0, *, kind: str = "Service", limits: MemberLimits | N
     annotations = {f"mcagent.io/{name.replace('_', '-')}": text for name, text in notes.items()}
     east = account("east-sa", "east")
     east["metadata"]["annotations"] |= annotations
-    others = [a for a in ACCOUNTS if a["metadata"]["name"] not in ("east-sa", "default")]
+    accounts = [a for a in ACCOUNTS if a["metadata"]["name"] not in ("east-sa", "default")]
     return World(
-        accounts=[east, *others],
+        accounts=[east, *accounts],
         sets=[a_set()],
         limits=limits or MemberLimits(),
         exports={("east", kind): exports},

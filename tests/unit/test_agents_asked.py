@@ -57,14 +57,14 @@ def test_one_agent_that_hangs_stops_nobody(tmp_path: Path) -> None:
         hung = {f"hung{n}": f"unix:{tmp_path}/silent" for n in range(3)}
         agents = read_list(listed(tmp_path, {**lines, **hung, "gone": f"unix:{tmp_path}/gone"}))
         began = time.monotonic()
-        found = ask_nodes(agents, "/trace?a=1", timeout=1.0)
+        answers = ask_nodes(agents, "/trace?a=1", timeout=1.0)
         assert time.monotonic() - began < allowed(5.0)
     for server in servers:
         server.close()
-    assert [node for node, answer in found.items() if answer.page == {"asked": "a=1"}] == sorted(lines)
-    assert list(found) == sorted(found)
-    assert all("did not answer" in found[node].error or "timed out" in found[node].error for node in hung)
-    assert "No such file" in found["gone"].error
+    assert [node for node, answer in answers.items() if answer.page == {"asked": "a=1"}] == sorted(lines)
+    assert list(answers) == sorted(answers)
+    assert all("did not answer" in answers[node].error or "timed out" in answers[node].error for node in hung)
+    assert "No such file" in answers["gone"].error
 
 
 def test_a_refusal_says_what_to_do(tmp_path: Path) -> None:
@@ -135,14 +135,14 @@ class ExecServer:
     def _run(self) -> None:
         with contextlib.suppress(OSError):
             while True:
-                made, _ = self._listening.accept()
-                threading.Thread(target=self._serve, args=(made,), daemon=True).start()
+                connection, _ = self._listening.accept()
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
-    def _serve(self, made: socket.socket) -> None:
-        with made, contextlib.suppress(OSError):
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
             head = b""
             while b"\r\n\r\n" not in head:
-                head += made.recv(65536)
+                head += connection.recv(65536)
             lines = head.decode().split("\r\n")
             target = urlsplit(lines[0].split()[1])
             headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in lines[1:])}
@@ -151,24 +151,28 @@ class ExecServer:
                 meta = {"resourceVersion": "1"}
                 usual = {"kind": f"{kind}List", "metadata": meta, "items": OBJECTS[target.path]}
                 text = json.dumps(usual if self.listed is None else self.listed).encode()
-                made.sendall(
+                connection.sendall(
                     b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(text) + text
                 )
                 return
-            asked = {**parse_qs(target.query), "authorization": [headers["authorization"]], "path": [target.path]}
-            self.asked.append(asked)
-            answer = self._answer(asked["command"])
+            question = {
+                **parse_qs(target.query),
+                "authorization": [headers["authorization"]],
+                "path": [target.path],
+            }
+            self.asked.append(question)
+            answer = self._answer(question["command"])
             if answer.startswith(b"HTTP"):
-                made.sendall(answer)
+                connection.sendall(answer)
                 return
             accepted = base64.b64encode(
                 hashlib.sha1(headers["sec-websocket-key"].encode() + _WEBSOCKET).digest()
             ).decode()
-            made.sendall(
+            connection.sendall(
                 f"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
                 f"Sec-WebSocket-Accept: {accepted}\r\nSec-WebSocket-Protocol: v4.channel.k8s.io\r\n\r\n".encode()
             )
-            made.sendall(answer)
+            connection.sendall(answer)
             if not answer.endswith(b"\x88\x02\x03\xe8"):
                 self._closing.wait(30)
 
@@ -210,11 +214,11 @@ def test_a_command_in_a_pod_gives_back_what_it_printed() -> None:
     pieces = channel(1, "") + channel(1, "one ") + channel(2, "oh") + channel(1, "two\u00e4" + "x" * 200)
     with serving(lambda _: pieces + ended(3)) as (server, client):
         assert run(client) == ("one two\u00e4" + "x" * 200, "oh", 3)
-    (asked,) = server.asked
-    assert asked["command"] == ["a", "b c"]
-    assert asked["container"] == ["c"]
-    assert asked["path"] == ["/api/v1/namespaces/n/pods/p/exec"]
-    assert asked["authorization"] == ["Bearer our-token"]
+    (question,) = server.asked
+    assert question["command"] == ["a", "b c"]
+    assert question["container"] == ["c"]
+    assert question["path"] == ["/api/v1/namespaces/n/pods/p/exec"]
+    assert question["authorization"] == ["Bearer our-token"]
 
 
 def test_a_command_that_goes_wrong_ends_in_words() -> None:

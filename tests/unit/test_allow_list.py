@@ -22,7 +22,7 @@ def test_members_may_claim_the_private_ranges_of_the_leaders_cluster(cidrs: list
 
 
 @pytest.mark.parametrize(
-    ("text", "given", "told"),
+    ("text", "configured", "expected"),
     [
         ("10.0.0.0/8", False, "CIDRs in 10.0.0.0/8, the private ranges of this cluster's CIDRs (annotation"),
         ("10.96.0.0/12,10.1.0.0/16", True, "CIDRs in 10.96.0.0/12,10.1.0.0/16 (annotation"),
@@ -30,8 +30,8 @@ def test_members_may_claim_the_private_ranges_of_the_leaders_cluster(cidrs: list
         ("*", True, "every private network that no other member has"),
     ],
 )
-def test_an_administrator_learns_what_members_may_claim(text: str, given: bool, told: str) -> None:
+def test_an_administrator_learns_what_members_may_claim(text: str, configured: bool, expected: str) -> None:
     """And how a member gets another list."""
-    first, second = explanation(text, given=given)
-    assert first.startswith(f"members may claim {told}")
+    first, second = explanation(text, given=configured)
+    assert first.startswith(f"members may claim {expected}")
     assert "mcagent membertoken create … --allow-cidr CIDR" in second

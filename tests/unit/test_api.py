@@ -13,17 +13,20 @@ import pytest
 from msgspec import ValidationError
 
 from mcagent.api import codec
+from mcagent.api.benchmark import BenchmarkReport
 from mcagent.api.codec import VERSION, CamelRecord, Record, from_json, to_json
 from mcagent.api.doctor import DoctorReport, NodeReport
 from mcagent.api.overview import Overview
 from mcagent.api.plan import DesiredState, ForecastReport, PlanReport
+from mcagent.api.policies import PolicyExplanation, PolicyList
 from mcagent.api.status import Status
 from mcagent.api.topology import TopologyPage
 from mcagent.api.trace import NodeTrace, SeenProbes, SentProbes
+from mcagent.api.traffic import ServicesReport, TrafficReport
 from mcagent.api.versions import VersionReport
 from mcagent.model.errors import McagentError
 
-RECORDED = Path(__file__).parents[1] / "data" / "api-0.1"  # pages from before apiVersion, in a lab of two clusters
+RECORDED = Path(__file__).parents[1] / "data" / "api-0.1"  # pages from before they had apiVersion
 KINDS: dict[str, type[Record | CamelRecord]] = {
     "status-gateway": Status,
     "status-worker": Status,
@@ -37,6 +40,13 @@ KINDS: dict[str, type[Record | CamelRecord]] = {
     "plan-desired": DesiredState,
     "plan-what-if": ForecastReport,
     "topology": TopologyPage,
+    "benchmark": BenchmarkReport,
+    "benchmark-failed": BenchmarkReport,
+    "top-cluster": TrafficReport,
+    "top-service": ServicesReport,
+    "top-tunnel": TrafficReport,
+    "policy-list": PolicyList,
+    "policy-explain": PolicyExplanation,
 }
 
 

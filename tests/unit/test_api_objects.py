@@ -25,8 +25,8 @@ from mcagent.model.parsing import decode
 from mcagent.model.parsing.decode import TYPES, read_as, read_object
 from mcagent.model.parsing.field import SHOWN
 from mcagent.model.parsing.parse import parse_object
-from tests.antrea_objects import VERSIONS, written_by
-from tests.unit.nasty import VALUES, received
+from tests.worlds.antrea_objects import VERSIONS, written_by
+from tests.worlds.nasty import VALUES, received
 
 META = {"name": "east-shop-web-service", "namespace": "mcs"}
 

@@ -66,9 +66,9 @@ class Pool:
         self.answers: list[Response | Exception] = []
         self.requests: list[tuple[str, str, dict[str, Any]]] = []
 
-    def request(self, method: str, url: str, **more: Any) -> Response:
+    def request(self, method: str, url: str, **options: Any) -> Response:
         """Return the next answer."""
-        self.requests.append((method, url, more))
+        self.requests.append((method, url, options))
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -84,9 +84,9 @@ def pool() -> Pool:
 @pytest.fixture
 def client(pool: Pool) -> Client:
     """Give a client that uses them."""
-    made = Client(token_kubeconfig(SERVER, b"", "t0ken"), user_agent="tester")
-    made.credentials.pool = pool
-    return made
+    new_client = Client(token_kubeconfig(SERVER, b"", "t0ken"), user_agent="tester")
+    new_client.credentials.pool = pool
+    return new_client
 
 
 # --- what is sent -----------------------------------------------------------------------------------------
@@ -99,12 +99,12 @@ def test_what_is_sent(client: Client, pool: Pool) -> None:
     assert client.request("PATCH", "/b", body={"c": 2}, content_type="application/merge-patch+json") == 7
     assert client.request("POST", "/c", body=b"raw") == 8
     (first, second, third) = pool.requests
-    method, url, more = first
+    method, url, options = first
     assert (method, url) == ("GET", f"{SERVER}/a?x=1+2")
-    timeout = more.pop("timeout")
+    timeout = options.pop("timeout")
     assert (timeout.total, timeout.connect_timeout, timeout._read) == (4.0, 4.0, 4.0)
     headers = {"Accept": "application/json", "User-Agent": "tester", "authorization": "Bearer t0ken"}
-    assert more == {"body": None, "headers": headers, "preload_content": False, "retries": False}
+    assert options == {"body": None, "headers": headers, "preload_content": False, "retries": False}
     assert second[:2] == ("PATCH", f"{SERVER}/b")
     assert second[2]["body"] == b'{"c": 2}'
     assert second[2]["headers"] == headers | {"Content-Type": "application/merge-patch+json"}
@@ -119,9 +119,9 @@ def test_a_watch_has_no_deadline(client: Client, pool: Pool) -> None:
     pool.answers = [Response(b"{}\n")]
     with client.watch("/w", {"watch": "true"}, inactivity=77.0) as stream:
         assert list(stream.lines()) == [b"{}"]
-    ((method, url, more),) = pool.requests
+    ((method, url, options),) = pool.requests
     assert (method, url) == ("GET", f"{SERVER}/w?watch=true")
-    assert (more["timeout"].total, more["timeout"]._read, more["timeout"]._connect) == (None, 77.0, 10.0)
+    assert (options["timeout"].total, options["timeout"]._read, options["timeout"]._connect) == (None, 77.0, 10.0)
 
 
 def test_an_answer_as_it_is(client: Client, pool: Pool) -> None:
@@ -150,7 +150,7 @@ def test_the_object_at_a_path(client: Client, pool: Pool) -> None:
         client.find("/o")
     with pytest.raises(ApiGarbageError, match=f"^{SERVER}: the answer is not an object$"):
         client.find("/o", timeout=2.0)
-    assert [more["timeout"].total for _, _, more in pool.requests] == [30.0, 30.0, 30.0, 2.0]
+    assert [options["timeout"].total for _, _, options in pool.requests] == [30.0, 30.0, 30.0, 2.0]
 
 
 def test_an_answer_that_is_not_json(client: Client, pool: Pool) -> None:
@@ -186,13 +186,13 @@ def test_a_token_that_is_refused_is_read_again_for_the_next_request(
     client: Client, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other refusals read nothing."""
-    told: list[int] = []
-    monkeypatch.setattr(client.credentials, "refused", lambda: told.append(1))
+    calls: list[int] = []
+    monkeypatch.setattr(client.credentials, "refused", lambda: calls.append(1))
     for status, times in ((403, 0), (401, 1)):
         pool.answers = [Response(b"", status=status)]
         with pytest.raises(ApiRefusalError):
             client.request("GET", "/a")
-        assert len(told) == times
+        assert len(calls) == times
 
 
 def test_no_answer(client: Client, pool: Pool) -> None:
@@ -235,12 +235,12 @@ def test_a_client_that_reads_its_credentials_again_or_takes_others(client: Clien
 
 
 def test_the_version_of_the_server(client: Client, pool: Pool) -> None:
-    """It is asked at the path that everybody may read; an answer without one is no API server's."""
+    """It is asked at the path that all users may read; an answer without one is no API server's."""
     pool.answers = [Response(b'{"gitVersion": "v1.30.2"}'), *(Response(text) for text in (b"{}", b"[]", b"7"))]
     pool.answers.append(Response(b'{"gitVersion": "latest"}'))
     assert server_version(client, timeout=3.0) == "v1.30.2"
-    method, url, more = pool.requests[0]
-    assert (method, url, more["timeout"].total) == ("GET", f"{SERVER}/version", 3.0)
+    method, url, options = pool.requests[0]
+    assert (method, url, options["timeout"].total) == ("GET", f"{SERVER}/version", 3.0)
     for _ in range(4):
         with pytest.raises(ApiGarbageError, match=f"^{SERVER}: /version has no gitVersion"):
             server_version(client)
@@ -248,7 +248,7 @@ def test_the_version_of_the_server(client: Client, pool: Pool) -> None:
 
 
 def test_who_the_client_is(tmp_path: Path) -> None:
-    """Without a token nobody; a kubeconfig may hold the authority that signs the server's certificate."""
+    """Without a token it is anonymous; a kubeconfig may hold the authority that signs the server's certificate."""
     assert Client(token_kubeconfig(SERVER, b"", "")).credentials.token() == ""
     assert Client(token_kubeconfig(SERVER, b"", "t0ken")).credentials.token() == "t0ken"
     access = bearer_access(token_kubeconfig("https://192.0.2.1", b"an authority", "t"), "")
@@ -329,10 +329,10 @@ def test_lines_come_whole() -> None:
 def test_a_line_that_is_too_long_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is told once, and the lines after it come."""
     monkeypatch.setattr(stream_module, "MAX_LINE", 4)
-    told: list[int] = []
+    calls: list[int] = []
     blocks = (b"1234\n12345\nab\n", b"123", b"45", b"6\ncd\n", b"12", b"34\n", b"1234", b"5")
-    assert list(stream(*blocks).lines(lambda: told.append(1))) == [b"1234", b"ab", b"cd", b"1234"]
-    assert len(told) == 2
+    assert list(stream(*blocks).lines(lambda: calls.append(1))) == [b"1234", b"ab", b"cd", b"1234"]
+    assert len(calls) == 2
     assert list(stream(b"12345\nab").lines()) == [b"ab"]
     assert list(stream(b"1234").lines()) == [b"1234"]
 
@@ -355,14 +355,14 @@ def test_an_answer_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_answer_is_closed_and_can_be_aborted() -> None:
     """From another thread: the socket is shut down; one that is gone is no error."""
-    ours, theirs = socket.socketpair()
-    with theirs, ours:
+    near_end, far_end = socket.socketpair()
+    with far_end, near_end:
         response = Response(b"x", Date="now")
-        response.connection = SimpleNamespace(sock=ours)  # type: ignore[attr-defined]
+        response.connection = SimpleNamespace(sock=near_end)  # type: ignore[attr-defined]
         with Stream(response, "here") as answer:
             assert (answer.header("Date"), answer.header("Other")) == ("now", "")
             answer.abort()
-            assert theirs.recv(1) == b""
+            assert far_end.recv(1) == b""
         assert response.closed
     answer.abort()
     stream().abort()

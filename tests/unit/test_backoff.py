@@ -18,5 +18,5 @@ def test_it_doubles_up_to_the_most() -> None:
 def test_jitter_only_shortens(failures: int, chance: float, jitter: float) -> None:
     """A delay is at most that without jitter, and less by no more than its share."""
     whole = Backoff(first=0.1, most=60.0, jitter=0.0).delay(failures)
-    found = Backoff(first=0.1, most=60.0, jitter=jitter).delay(failures, chance)
-    assert whole * (1 - jitter) - 1e-9 <= found <= whole
+    delay = Backoff(first=0.1, most=60.0, jitter=jitter).delay(failures, chance)
+    assert whole * (1 - jitter) - 1e-9 <= delay <= whole

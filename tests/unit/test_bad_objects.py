@@ -33,13 +33,14 @@ from mcagent.model.objects import Kind
 from mcagent.model.parsing.decode import read_as, read_object
 from mcagent.model.parsing.document import CUT, MAX_DEPTH, decode, decode_noting_cuts, was_cut
 from mcagent.supervised import attempt
-from tests.admission_objects import OWN, SET, WORLD, sa
 from tests.properties import costly
-from tests.unit import agentworld, leader_world, member_world, test_member_service_import
-from tests.unit.control_view import Controller
-from tests.unit.leader_world import AREA, Leader
-from tests.unit.memory_objects import START, typed
-from tests.unit.nasty import DEEP, VALUES, changed, paths, received, spoiled, text_of
+from tests.unit import test_member_service_import
+from tests.worlds import agentworld, leader_world, member_world
+from tests.worlds.admission_objects import OWN, SET, WORLD, sa
+from tests.worlds.control_view import Controller
+from tests.worlds.leader_world import AREA, Leader
+from tests.worlds.memory_objects import START, typed
+from tests.worlds.nasty import DEEP, VALUES, changed, paths, received, spoiled, text_of
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -166,8 +167,8 @@ def programmed(*bad: RawObject) -> dict[str, Any]:
             agentworld.listed(store, kind, [received(obj) for obj in AGENT if obj["kind"] == kind])
     for obj in bad:
         kind = Kind(obj["kind"])
-        for told in (EventType.ADDED, EventType.MODIFIED):
-            store.apply(kind, WatchEvent(type=told, object=read_object(kind, received(obj))))
+        for event_type in (EventType.ADDED, EventType.MODIFIED):
+            store.apply(kind, WatchEvent(type=event_type, object=read_object(kind, received(obj))))
     config = Config(node_name="a1", cluster_id="home")
     return dict(compile_desired(store.take(), Facts(), config).desired.fragments)
 
@@ -207,10 +208,10 @@ def merged(*bad: RawObject) -> dict[str, Any]:
     leader.settle()
     leader.controller.due()
     leader.controller.run()
-    found = {key: obj for key, obj in leader.api.objects().items() if "mallory" not in str(key)}
+    objects = {key: obj for key, obj in leader.api.objects().items() if "mallory" not in str(key)}
     return {
         str(key): (obj.get("spec"), obj.get("status") if "Export" in key[0] else None)
-        for key, obj in found.items()
+        for key, obj in objects.items()
         if key[0] in (Kind.RESOURCE_IMPORT, Kind.RESOURCE_EXPORT) and "evil" not in str(key)
     }
 
@@ -341,10 +342,10 @@ def test_a_review_is_always_answered(
         assert answer["response"]["allowed"] or answer["response"]["status"]["message"]
 
 
-@pytest.mark.parametrize("what", sorted(LISTINGS))
+@pytest.mark.parametrize("command", sorted(LISTINGS))
 @given(data=st.data())
 @costly
-def test_tables_show_any_object(what: str, data: st.DataObject) -> None:
+def test_tables_show_any_object(command: str, data: st.DataObject) -> None:
     """`mcagent get` shows a bad object in one printable line of moderate length, beside the others."""
     good = {
         Kind.CLUSTER_SET: leader_world.cluster_set()
@@ -365,9 +366,9 @@ def test_tables_show_any_object(what: str, data: st.DataObject) -> None:
         Kind.GATEWAY: agentworld.gateway() | {"status": {"links": [{"clusterID": "x", "live": 1, "tunnels": 2}]}},
         Kind.CLUSTER_INFO_IMPORT: agentworld.cluster(1),
         Kind.SERVICE_ACCOUNT: {"metadata": {"name": "x", "annotations": {}}, "extra": 1},
-    }[LISTINGS[what].kind]
+    }[LISTINGS[command].kind]
     bad = received(data.draw(spoiled(good)))
-    for row in rows(what, [bad], 0.0):
+    for row in rows(command, [bad], 0.0):
         assert all(isinstance(cell, str) and (not cell or cell.isprintable()) for cell in row)
         assert all(len(cell) < 400 for cell in row)
 
@@ -390,11 +391,11 @@ def test_a_cache_files_what_it_can(objects: list[RawObject]) -> None:
     """Objects come and go whatever is in them, and leave nothing behind."""
     cache = Cache({Side.LOCAL: [Kind.RESOURCE_EXPORT]}, [BY_CLUSTER, BY_IMPORT])
     sink = cache.sink(Side.LOCAL)
-    kept = [typed(received(obj)) for obj in objects]
+    stored = [typed(received(obj)) for obj in objects]
     sink.replace(Kind.RESOURCE_EXPORT, [])
-    for told in EventType:
-        for obj in kept:
-            sink.apply(Kind.RESOURCE_EXPORT, WatchEvent(type=told, object=obj))
+    for event_type in EventType:
+        for obj in stored:
+            sink.apply(Kind.RESOURCE_EXPORT, WatchEvent(type=event_type, object=obj))
     assert cache.count(Side.LOCAL, Kind.RESOURCE_EXPORT) == 0
     assert not any(cache._stores[Side.LOCAL, Kind.RESOURCE_EXPORT].filed.values())
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from mcagent.agent.cleanup import ORDER, remove_all
 from mcagent.model.dataplane.backend import Backend
 from mcagent.model.plan import ApplyResult, Op, Step
-from tests.unit.agentworld import Facility, World
+from tests.worlds.agentworld import Facility, World
 
 
 def used() -> dict[Backend, Facility]:

@@ -93,9 +93,9 @@ def test_config_check_tells_all_and_ends_with_2(tmp_path: Path, capsys: pytest.C
     file = tmp_path / "agent.yaml"
     file.write_text("mtu: 1\nnone: 1\n")
     assert main(["config", "check", str(file)]) == 2
-    told = capsys.readouterr().err
-    assert "mtu: must be" in told
-    assert "none: unknown key" in told
+    output = capsys.readouterr().err
+    assert "mtu: must be" in output
+    assert "none: unknown key" in output
     file.write_text("mtu: 1400\n")
     assert main(["config", "check", str(file)]) == 0
 

@@ -42,7 +42,7 @@ from mcagent.model.objects import ApiObject, Kind, Snapshot, WireGuardInfo
 from mcagent.model.parsing.labels import NAMESPACE_NAME, identity
 from mcagent.model.traffic import read_traffic
 from tests.properties import costly
-from tests.unit.core_inputs import (
+from tests.worlds.core_inputs import (
     ATTRIBUTES,
     HOME,
     addresses,
@@ -75,9 +75,9 @@ def compiled(*objects: ApiObject, on: str = "g1", facts: Facts = NO_FACTS, **val
     return compile_desired(snapshot(*HOME, *objects), facts, config(on, **values))
 
 
-def of(kind: type, found: Iterable[Resource]) -> list[Any]:
+def of(kind: type, resources: Iterable[Resource]) -> list[Any]:
     """Return those of one class."""
-    return [r for r in found if isinstance(r, kind)]
+    return [r for r in resources if isinstance(r, kind)]
 
 
 def test_without_a_role_the_bare_bridge_stands() -> None:
@@ -98,8 +98,8 @@ def test_without_a_role_the_bare_bridge_stands() -> None:
 def test_sources_of_other_nodes_pods_are_not_kept_at_a_node_port(routing: PodRouting, of_others: str) -> None:
     """At each IPv4 address of the Node. Where Pods' addresses do not tell their Node, it holds for Pods of all."""
     dual = node("w9", ("172.18.0.9", "fd00::9"), "10.10.9.0/24", "fd00:10::/64")
-    found = compiled(EAST, dual, on="w9", pod_routing=routing)
-    (chain,) = (one for one in of(NftChain, resources(found)) if one.name == "mct_post")
+    result = compiled(EAST, dual, on="w9", pod_routing=routing)
+    (chain,) = (one for one in of(NftChain, resources(result)) if one.name == "mct_post")
     assert chain.rules == (
         f'oifname "mc-gw0" ct original ip daddr 172.18.0.9{of_others} accept',
         'oifname "mc-gw0" ip saddr @mct_pods snat to ip saddr',
@@ -160,22 +160,22 @@ def test_what_is_dropped_without_a_role() -> None:
         compile_desired(replace(first, service_cidrs=LAST), NO_FACTS, config("w1", enable_gateway=False)),
         compile_desired(replace(first, cluster_infos={}), NO_FACTS, config("w1")),
     )
-    for none in bare:
-        assert list(none.desired.fragments) == ["base"]
-        assert {type(r) for r in resources(none)} & {Route, Rule, NftChain} == set()
-        assert "NoRole" not in {p.reason for p in none.desired.problems}
+    for resource in bare:
+        assert list(resource.desired.fragments) == ["base"]
+        assert {type(r) for r in resources(resource)} & {Route, Rule, NftChain} == set()
+        assert "NoRole" not in {p.reason for p in resource.desired.problems}
 
 
 def test_units_of_a_gateway() -> None:
     """A gateway has a fragment per Node, per cluster and per exported port."""
-    found = compiled(
+    result = compiled(
         EAST,
         WEST,
         service("web", "10.96.0.7", 80),
         export("web"),
         endpoint_slice("s", "web", [endpoint("10.10.3.9")], ("", 8080)),
     )
-    assert sorted(found.desired.fragments) == [
+    assert sorted(result.desired.fragments) == [
         "base",
         "cluster/east",
         "cluster/west",
@@ -187,30 +187,30 @@ def test_units_of_a_gateway() -> None:
         "node/w1",
         "service/default/web:80/tcp",
     ]
-    assert [(t.peer_kind, t.peer, str(t.remote_ip)) for t in of(TunnelPort, resources(found))] == [
+    assert [(t.peer_kind, t.peer, str(t.remote_ip)) for t in of(TunnelPort, resources(result))] == [
         (PeerKind.GATEWAY, "g2", "192.0.2.2"),
         (PeerKind.NODE, "w1", "192.0.2.3"),
         (PeerKind.REMOTE, "east", "203.0.113.1"),
         (PeerKind.REMOTE, "east", "10.20.0.9"),
         (PeerKind.REMOTE, "west", "203.0.113.3"),
     ]
-    choosing, asking = of(GroupEntry, resources(found, "service/default/web:80/tcp"))
+    choosing, asking = of(GroupEntry, resources(result, "service/default/web:80/tcp"))
     assert "10.10.3.9:8080" in choosing.body
     assert "set_field:10.10.3.9->ip_dst" in asking.body
 
 
 def test_units_of_a_worker() -> None:
     """A worker has tunnels to the gateways of its cluster and to nobody else, and no Services."""
-    found = compiled(EAST, service("web", "10.96.0.7", 80), export("web"), on="w1")
+    result = compiled(EAST, service("web", "10.96.0.7", 80), export("web"), on="w1")
     owners = ["base", "cluster/east", "fragment-meters", "guard", "mapped", "node/g1", "node/g2", "node/w1"]
-    assert sorted(found.desired.fragments) == owners
-    assert {(t.peer_kind, t.peer) for t in of(TunnelPort, resources(found))} == {
+    assert sorted(result.desired.fragments) == owners
+    assert {(t.peer_kind, t.peer) for t in of(TunnelPort, resources(result))} == {
         (PeerKind.GATEWAY, "g1"),
         (PeerKind.GATEWAY, "g2"),
     }
-    assert not found.state.all_services
-    assert Kind.SERVICE_EXPORT not in found.needs
-    assert {Kind.SERVICE, Kind.SERVICE_IMPORT} <= found.needs
+    assert not result.state.all_services
+    assert Kind.SERVICE_EXPORT not in result.needs
+    assert {Kind.SERVICE, Kind.SERVICE_IMPORT} <= result.needs
     for off in (compiled(EAST, on="w1", imported_traffic=""), compiled(EAST, on="w1", cluster_id="")):
         assert not {Kind.SERVICE, Kind.SERVICE_IMPORT} & off.needs
 
@@ -218,17 +218,17 @@ def test_units_of_a_worker() -> None:
 def test_a_new_gateway_waits_for_all_services() -> None:
     """What a worker reads of them, those that are imported, is not enough for it."""
     selected = frozenset({Kind.SERVICE, Kind.ENDPOINT_SLICE})
-    there = replace(snapshot(*HOME, EAST), selected=selected)
-    assert compile_desired(there, NO_FACTS, config("w1")).missing(there) == frozenset()
-    assert compile_desired(there, NO_FACTS, config("g1")).missing(there) == selected
-    whole = replace(there, selected=frozenset())
+    source = replace(snapshot(*HOME, EAST), selected=selected)
+    assert compile_desired(source, NO_FACTS, config("w1")).missing(source) == frozenset()
+    assert compile_desired(source, NO_FACTS, config("g1")).missing(source) == selected
+    whole = replace(source, selected=frozenset())
     assert compile_desired(whole, NO_FACTS, config("g1")).missing(whole) == frozenset()
 
 
 def test_routes() -> None:
     """Remote CIDRs and mapped addresses go into the host port; a gateway inside a CIDR is thrown out again."""
-    found = compiled(EAST, enable_pod_to_pod=True)
-    routes = {r.destination: r for r in of(Route, resources(found, "cluster/east"))}
+    result = compiled(EAST, enable_pod_to_pod=True)
+    routes = {r.destination: r for r in of(Route, resources(result, "cluster/east"))}
     to_host_port = networks("10.97.0.0/16", "10.20.0.0/16", "254.0.62.1/32", "254.20.12.8/32")
     assert set(routes) == {*to_host_port, *networks("10.20.0.9/32")}
     service_route = routes[ip_network("10.97.0.0/16")]
@@ -237,7 +237,7 @@ def test_routes() -> None:
     assert routes[ip_network("10.20.0.9/32")].type is RouteType.THROW
     worker = of(Route, resources(compiled(EAST, on="w1", enable_pod_to_pod=True), "cluster/east"))
     assert {r.destination for r in worker} == set(to_host_port)
-    rules = of(Rule, resources(found))
+    rules = of(Rule, resources(result))
     assert [(r.priority, r.table, r.fwmark) for r in rules] == [(300, 28003, 0)]
 
 
@@ -254,9 +254,9 @@ def test_routes_have_the_mtu_of_a_cluster_with_smaller_tunnels(on: str, announce
 
 def test_a_node_address_that_the_kernel_does_not_have() -> None:
     """The kernel would refuse such a source address: routes go without, and a problem says so."""
-    found = compiled(EAST, facts=Facts(addresses=(ip_address("198.51.100.1"),)))
-    assert {r.source for r in of(Route, resources(found, "cluster/east"))} == {None}
-    assert [p.reason for p in found.desired.problems] == ["AddressNotHere"]
+    result = compiled(EAST, facts=Facts(addresses=(ip_address("198.51.100.1"),)))
+    assert {r.source for r in of(Route, resources(result, "cluster/east"))} == {None}
+    assert [p.reason for p in result.desired.problems] == ["AddressNotHere"]
     there = compiled(EAST, facts=Facts(addresses=(ip_address("192.0.2.1"),)))
     assert {str(r.source) for r in of(Route, resources(there, "cluster/east"))} == {"192.0.2.1"}
 
@@ -264,14 +264,14 @@ def test_a_node_address_that_the_kernel_does_not_have() -> None:
 def test_device_and_nft_follow_facts_and_configuration() -> None:
     """Packets are measured by what fits a tunnel, the device takes those of Pods; names are configured."""
     facts = Facts(datapath=DatapathType.NETDEV, uplink_mtu=9000)
-    found = resources(compiled(facts=facts, host_port="mc9", nft_table="t"))
-    assert of(Bridge, found)[0].datapath is DatapathType.NETDEV
-    assert of(Link, found)[0].mtu == of(HostPort, found)[0].mtu == 9000
-    assert any("check_pkt_larger(8964)->" in entry.actions for entry in of(FlowEntry, found))
-    assert of(NftSet, found)[0].elements == networks("10.10.1.0/24", "10.10.2.0/23")
-    text = "\n".join(rule for chain in of(NftChain, found) for rule in chain.rules)
+    all_resources = resources(compiled(facts=facts, host_port="mc9", nft_table="t"))
+    assert of(Bridge, all_resources)[0].datapath is DatapathType.NETDEV
+    assert of(Link, all_resources)[0].mtu == of(HostPort, all_resources)[0].mtu == 9000
+    assert any("check_pkt_larger(8964)->" in entry.actions for entry in of(FlowEntry, all_resources))
+    assert of(NftSet, all_resources)[0].elements == networks("10.10.1.0/24", "10.10.2.0/23")
+    text = "\n".join(rule for chain in of(NftChain, all_resources) for rule in chain.rules)
     assert 'oifname "mc9" ip saddr @mct_pods snat to ip saddr' in text
-    assert {chain.table for chain in of(NftChain, found)} == {"t"}
+    assert {chain.table for chain in of(NftChain, all_resources)} == {"t"}
     assert compiled(mtu=1300).desired.state.mtu == 1300
 
 
@@ -300,16 +300,16 @@ def test_nodes_are_closed_unless_they_are_exposed() -> None:
 def test_each_cluster_has_a_meter_of_its_new_connections() -> None:
     """On gateways and workers, in front of every new entry of conntrack; with newConnections: 0 there is none."""
     for on, tables in (("g1", {23, 68, 71}), ("w1", {68, 71})):
-        found = compiled(EAST, WEST, on=on, new_connections=300, stretched_network_policy=True)
-        every = {name: of(MeterEntry, resources(found, f"cluster/{name}")) for name in ("east", "west")}
+        result = compiled(EAST, WEST, on=on, new_connections=300, stretched_network_policy=True)
+        every = {name: of(MeterEntry, resources(result, f"cluster/{name}")) for name in ("east", "west")}
         meters = {name: meter for name, each in every.items() for meter in each if meter.rate == 300}
         assert len({m.meter_id for each in every.values() for m in each}) == (6 if on == "g1" else 2)
         assert {m.burst for m in meters.values()} == {600}
         for name, meter in meters.items():
-            flows = of(FlowEntry, resources(found, f"cluster/{name}"))
+            flows = of(FlowEntry, resources(result, f"cluster/{name}"))
             (limited,) = (flow for flow in flows if flow.actions == f"meter:{meter.meter_id}")
             assert (limited.table, limited.match) == (73, f"reg1={limited.cookie & 0xFFFFFF:#x}")
-        entering = [flow for flow in of(FlowEntry, resources(found, "base")) if "resubmit(,73)" in flow.actions]
+        entering = [flow for flow in of(FlowEntry, resources(result, "base")) if "resubmit(,73)" in flow.actions]
         assert {flow.table for flow in entering} == tables
         assert {flow.actions.partition(",goto_table:")[0] for flow in entering} == {"resubmit(,73)"}
         assert {flow.match.partition(",")[0] for flow in entering} == {"ct_state=+new-rpl+trk"}
@@ -347,8 +347,8 @@ def test_fragments_that_a_node_sends_pass_a_meter_of_their_sender() -> None:
         assert sent
         assert all("in_port=1" in flow.match and "nw_frag=yes" in flow.match for flow in sent)
         clusters = resources(compiled(EAST, WEST, on=on, fragments=90))
-        others = [meter.meter_id for meter in of(MeterEntry, clusters) if meter.meter_id not in rates]
-        assert len(others) == len(set(others)) == (9 if on == "g1" else 4)
+        other_meters = [meter.meter_id for meter in of(MeterEntry, clusters) if meter.meter_id not in rates]
+        assert len(other_meters) == len(set(other_meters)) == (9 if on == "g1" else 4)
         unlimited = of(MeterEntry, resources(compiled(EAST, on=on, fragments=0), "base"))
         assert {meter.meter_id for meter in unlimited} <= {ENDED_METER}
 
@@ -370,15 +370,15 @@ def test_more_than_256_clusters_share_the_meters_of_fragments() -> None:
         ]
         result = compiled(*clusters)
         meters = {meter.meter_id for meter in of(MeterEntry, resources(result, "fragment-meters"))}
-        used = Counter(
+        counts = Counter(
             int(flow.actions.partition("meter:")[2].partition(",")[0])
             for number in range(count)
             for flow in of(FlowEntry, resources(result, f"cluster/c{number}"))
             if flow.table == FRAGMENTS.number
         )
-        assert used.keys() == meters
+        assert counts.keys() == meters
         assert len(meters) <= 256
-        assert max(used.values()) <= most
+        assert max(counts.values()) <= most
 
 
 def test_other_clusters_do_not_decide_how_often_all_nodes_are_asked() -> None:
@@ -392,17 +392,17 @@ def test_other_clusters_do_not_decide_how_often_all_nodes_are_asked() -> None:
 
 def test_only_gateways_answer_probes_and_within_a_meter() -> None:
     """A probe goes back by the tunnel that it came by; of an answer the head goes to the agent."""
-    found = resources(compiled(EAST), "cluster/east")
-    (meter,) = (one for one in of(MeterEntry, found) if one.rate == 100)
-    flows = {(one.match, one.actions) for one in of(FlowEntry, found) if "dl_type=0x88b6" in one.match}
-    ports = [one.ofport for one in of(TunnelPort, found)]
+    all_resources = resources(compiled(EAST), "cluster/east")
+    (meter,) = (one for one in of(MeterEntry, all_resources) if one.rate == 100)
+    flows = {(one.match, one.actions) for one in of(FlowEntry, all_resources) if "dl_type=0x88b6" in one.match}
+    ports = [one.ofport for one in of(TunnelPort, all_resources)]
     assert len(flows) == 2 * len(ports) > 0
     for port in ports:
         actions = {text: done for text, done in flows if text.startswith(f"in_port={port},")}
-        (asked,) = (done for text, done in actions.items() if "ee:f3" in text)
+        (action,) = (done for text, done in actions.items() if "ee:f3" in text)
         (answer,) = (done for text, done in actions.items() if "ee:f4" in text)
-        assert asked.startswith(f"meter:{meter.meter_id},")
-        assert asked.endswith(",IN_PORT")
+        assert action.startswith(f"meter:{meter.meter_id},")
+        assert action.endswith(",IN_PORT")
         assert answer.startswith(f"meter:{meter.meter_id},")
         assert "controller" in answer.lower()
     for other in (compiled(EAST, on="w1"), compiled(EAST, new_connections=0)):
@@ -411,10 +411,10 @@ def test_only_gateways_answer_probes_and_within_a_meter() -> None:
 
 def test_tunnel_settings() -> None:
     """Encapsulation and port come from the configuration; another address or type is another port."""
-    found = of(TunnelPort, resources(compiled(EAST, tunnel_port=7000)))
-    assert {t.dst_port for t in found} == {7000}
+    tunnels = of(TunnelPort, resources(compiled(EAST, tunnel_port=7000)))
+    assert {t.dst_port for t in tunnels} == {7000}
     plain = of(TunnelPort, resources(compiled(EAST)))
-    assert {t.name for t in plain}.isdisjoint(t.name for t in found)
+    assert {t.name for t in plain}.isdisjoint(t.name for t in tunnels)
     assert all(len(t.name) == 15 and t.name[:4] in ("mcn-", "mcr-") for t in plain)
 
 
@@ -459,8 +459,8 @@ def test_numbers_are_distinct_and_depend_on_the_set_only(names: set[str], in_use
 
 def test_cluster_numbers_are_the_same_on_every_node() -> None:
     """Gateways and workers call a cluster by one number."""
-    found = [compiled(EAST, WEST, on=name).state.cluster_ids for name in ("g1", "g2", "w1")]
-    assert found[0] == found[1] == found[2]
+    cluster_ids = [compiled(EAST, WEST, on=name).state.cluster_ids for name in ("g1", "g2", "w1")]
+    assert cluster_ids[0] == cluster_ids[1] == cluster_ids[2]
 
 
 def test_one_changed_cluster_changes_one_unit() -> None:
@@ -502,8 +502,8 @@ def test_one_bad_object_changes_nothing_for_the_others() -> None:
     bad = apply_changes(start, [Upsert(kind=kind, raw=greedy), Upsert(kind=kind, raw=broken)])
     after = compiler.compile(bad, NO_FACTS, config("g1"))
     shared = "fragment-meters"  # with one of the new cluster
-    others = {name: fragment for name, fragment in before.desired.fragments.items() if name != shared}
-    assert all(after.desired.fragments[name] is fragment for name, fragment in others.items())
+    other_fragments = {name: fragment for name, fragment in before.desired.fragments.items() if name != shared}
+    assert all(after.desired.fragments[name] is fragment for name, fragment in other_fragments.items())
     assert {*resources(before, shared)} < {*resources(after, shared)}
     assert {problem.subject for problem in after.desired.problems} == {
         "ClusterInfoImport mc/zz",
@@ -513,9 +513,9 @@ def test_one_bad_object_changes_nothing_for_the_others() -> None:
 
 def test_every_flow_is_ours() -> None:
     """All flows carry the owner in the top 16 bits of the cookie."""
-    found = of(FlowEntry, resources(compiled(EAST, WEST, enable_pod_to_pod=True)))
-    assert found
-    assert {flow.cookie >> 48 for flow in found} == {0x6D63}
+    flows = of(FlowEntry, resources(compiled(EAST, WEST, enable_pod_to_pod=True)))
+    assert flows
+    assert {flow.cookie >> 48 for flow in flows} == {0x6D63}
 
 
 # --- any input ------------------------------------------------------------------------------------------
@@ -672,13 +672,13 @@ def reversed_snapshot(before: Snapshot) -> Snapshot:
     return replace(before, **values)
 
 
-def check(found: Compiled) -> None:
+def check(compiled: Compiled) -> None:
     """No key twice, and the plan from nothing holds everything."""
-    every = resources(found)
-    assert len({(r.backend, r.key) for r in every}) == len(every)
-    ends = [(t.type, t.remote_ip, t.dst_port) for t in of(TunnelPort, every)]
+    all_resources = resources(compiled)
+    assert len({(r.backend, r.key) for r in all_resources}) == len(all_resources)
+    ends = [(t.type, t.remote_ip, t.dst_port) for t in of(TunnelPort, all_resources)]
     assert len(set(ends)) == len(ends)
-    assert len(diff({}, found.desired)) == len(every)
+    assert len(diff({}, compiled.desired)) == len(all_resources)
 
 
 @costly
@@ -733,12 +733,12 @@ def test_incremental_equals_cold_after_any_changes(
     changes: list[tuple[ApiObject, bool] | Config | Facts | None],
 ) -> None:
     """Objects, configuration and facts change in any order, and a pass in between (None) breaks off."""
-    source, facts, made = snapshot(*HOME, EAST, WEST), NO_FACTS, config("g1")
+    source, facts, settings = snapshot(*HOME, EAST, WEST), NO_FACTS, config("g1")
     compiler = Compiler()
     for change in changes:
         match change:
             case Config():
-                made = change
+                settings = change
             case Facts():
                 facts = change
             case None:
@@ -747,7 +747,7 @@ def test_incremental_equals_cold_after_any_changes(
                     compiler.compile(broken, facts, PER_POD)
             case _:
                 source = edited(source, change)
-        after, cold = compiler.compile(source, facts, made), compile_desired(source, facts, made)
+        after, cold = compiler.compile(source, facts, settings), compile_desired(source, facts, settings)
         assert after == cold
         assert list(after.desired.fragments) == list(cold.desired.fragments)
 
@@ -763,25 +763,25 @@ def test_incremental_equals_cold_whatever_is_said_of_tunnels(
     """BFD, damping and drain change; the result is that of a fresh start, and flows outlive a drain."""
     source = snapshot(*HOME, EAST, WEST)
     mode = GatewayMode.ACTIVE_STANDBY if ordered else GatewayMode.ACTIVE_ACTIVE
-    made = config("g1", enable_pod_to_pod=True, gateways=mode)
+    settings = config("g1", enable_pod_to_pod=True, gateways=mode)
     compiler = Compiler()
     ports = {
-        port.name: port.ofport for port in of(TunnelPort, resources(compiler.compile(source, NO_FACTS, made)))
+        port.name: port.ofport for port in of(TunnelPort, resources(compiler.compile(source, NO_FACTS, settings)))
     }
     names = sorted(ports)
     facts = replace(NO_FACTS, ofports=ports)
-    for seen, held, drain in moments:
+    for cluster_seen, cluster_held, drain in moments:
         facts = replace(
             facts,
-            bfd_seen=_chosen(names, seen),
-            damped=_chosen(names, held),
-            silent=_chosen(names, ~seen),
+            bfd_seen=_chosen(names, cluster_seen),
+            damped=_chosen(names, cluster_held),
+            silent=_chosen(names, ~cluster_seen),
             drain=drain,
         )
-        after = compiler.compile(source, facts, made)
-        assert after.desired == compile_desired(source, facts, made).desired
+        after = compiler.compile(source, facts, settings)
+        assert after.desired == compile_desired(source, facts, settings).desired
         if drain is not Drain.NONE:
-            again = compiler.compile(source, replace(facts, drain=Drain.NONE), made)
+            again = compiler.compile(source, replace(facts, drain=Drain.NONE), settings)
             changed = diff_desired(after.desired, again.desired).steps
             assert changed
             assert all(isinstance(step.new, TunnelPort) for step in changed)

@@ -23,7 +23,7 @@ from mcagent.model.dataplane.resources import Bfd, Bridge, GroupEntry, PeerKind,
 from mcagent.model.objects import ApiObject, Node, Snapshot
 from mcagent.model.problem import Problem, Severity
 from tests.properties import costly
-from tests.unit.core_inputs import HOME, addresses, cluster, config, gateway, node, resources, snapshot
+from tests.worlds.core_inputs import HOME, addresses, cluster, config, gateway, node, resources, snapshot
 
 EAST = cluster("east", "10.97.0.0/16", gateways=("203.0.113.1", "203.0.113.2", "203.0.113.3"))
 WEST = cluster("west", "10.98.0.0/16", gateways=("203.0.113.8", "203.0.113.9"))
@@ -34,9 +34,9 @@ ANY, GATEWAYS, CLUSTER = 3, 4, 6  # kinds of groups
 
 def home(*objects: ApiObject, **nodes: dict[str, Any]) -> Snapshot:
     """Return cluster home with three gateways, two remote clusters, and these fields of Nodes changed."""
-    every = [*HOME, *THIRD, EAST, WEST, *objects]
+    all_objects = [*HOME, *THIRD, EAST, WEST, *objects]
     return snapshot(
-        *(replace(one, **nodes.get(one.meta.name, {})) if isinstance(one, Node) else one for one in every)
+        *(replace(obj, **nodes.get(obj.meta.name, {})) if isinstance(obj, Node) else obj for obj in all_objects)
     )
 
 
@@ -52,33 +52,33 @@ def seen_by(source: Snapshot, settings_: Config, **facts: Any) -> Facts:
     return Facts(bfd_seen=frozenset(port.name for port in names), **facts)
 
 
-def tunnels(found: Compiled) -> dict[str, TunnelPort]:
+def tunnels(compiled: Compiled) -> dict[str, TunnelPort]:
     """Return the tunnels by the address of their other end."""
-    return {str(r.remote_ip): r for r in resources(found) if isinstance(r, TunnelPort)}
+    return {str(r.remote_ip): r for r in resources(compiled) if isinstance(r, TunnelPort)}
 
 
-def bridge(found: Compiled) -> Bridge:
+def bridge(compiled: Compiled) -> Bridge:
     """Return the bridge."""
-    return next(r for r in found.desired.fragments["base"].resources if isinstance(r, Bridge))
+    return next(r for r in compiled.desired.fragments["base"].resources if isinstance(r, Bridge))
 
 
-def group(found: Compiled, kind: int, number: int) -> GroupEntry | None:
+def group(compiled: Compiled, kind: int, number: int) -> GroupEntry | None:
     """Return a group."""
     return next(
-        (r for r in resources(found) if isinstance(r, GroupEntry) and r.group_id == kind << 24 | number), None
+        (r for r in resources(compiled) if isinstance(r, GroupEntry) and r.group_id == kind << 24 | number), None
     )
 
 
-def choice(found: Compiled, kind: int, cluster_id: str = "") -> list[list[str]]:
+def choice(compiled: Compiled, kind: int, cluster_id: str = "") -> list[list[str]]:
     """Return what a group chooses from: the far ends, best first, those that are chosen by hash together.
 
     An end that is used whether BFD knows it or not has a "!". What is used when nothing is live is left out.
     """
-    number = found.state.cluster_ids[cluster_id] if cluster_id else 0
-    entry = group(found, kind, number)
+    number = compiled.state.cluster_ids[cluster_id] if cluster_id else 0
+    entry = group(compiled, kind, number)
     assert entry is not None
     top = parse_group(f"group_id={entry.group_id},{entry.body}")
-    ends = {port.ofport: end for end, port in tunnels(found).items()}
+    ends = {port.ofport: end for end, port in tunnels(compiled).items()}
 
     def end(bucket: Bucket) -> str:
         port = int(str(bucket.actions[-1]).split("port=")[1].split(")")[0])
@@ -94,17 +94,17 @@ def choice(found: Compiled, kind: int, cluster_id: str = "") -> list[list[str]]:
             continue
         if bucket.watch_group >> 24 == ANY:
             continue
-        inner = group(found, bucket.watch_group >> 24, bucket.watch_group & 0xFFFFFF)
+        inner = group(compiled, bucket.watch_group >> 24, bucket.watch_group & 0xFFFFFF)
         assert inner is not None
         levels.append(sorted(map(end, parse_group(f"group_id={inner.group_id},{inner.body}").buckets)))
     return levels
 
 
-def held(found: Compiled, *ends: str) -> Facts:
+def held(compiled: Compiled, *ends: str) -> Facts:
     """Return facts in which these tunnels are held, and all peers seen."""
-    ports = tunnels(found)
-    seen = frozenset(port.name for port in ports.values())
-    return Facts(bfd_seen=seen, damped=frozenset(ports[end].name for end in ends))
+    ports = tunnels(compiled)
+    live_ports = frozenset(port.name for port in ports.values())
+    return Facts(bfd_seen=live_ports, damped=frozenset(ports[end].name for end in ends))
 
 
 G1, G2, G3 = "192.0.2.1", "192.0.2.2", "192.0.2.4"
@@ -180,11 +180,11 @@ def test_a_path_gets_its_own_multiplier() -> None:
 def test_without_a_live_gateway_all_are_used() -> None:
     """Where nobody looks elsewhere: a worker whose sessions begin anew does not wait for them."""
     worker = compiled(home(), "w1")
-    seen = compiled(home(), "w1", held(worker))
-    last = group(seen, ANY, 0)
+    facts = compiled(home(), "w1", held(worker))
+    last = group(facts, ANY, 0)
     assert last is not None
     ends = parse_group(f"group_id={last.group_id},{last.body}").buckets
-    first = group(seen, 1, 0)
+    first = group(facts, 1, 0)
     assert first is not None
     # the same numbers, so what goes to one of them goes on to the same one
     assert [(b.bucket_id, b.actions) for b in ends] == [
@@ -215,9 +215,9 @@ def test_a_silent_peer_is_a_problem_of_the_object_that_names_it() -> None:
     ports = tunnels(compiled(source, "g1"))
     silent = frozenset({ports["203.0.113.2"].name, ports["192.0.2.3"].name})
     facts = Facts(silent=silent, datapath=DatapathType.SYSTEM)
-    found = {p.subject: p for p in compiled(source, "g1", facts).desired.problems if p.reason == "PeerSilent"}
-    assert sorted(found) == ["ClusterInfoImport mc/east-clusterinfo", "Node w1"]
-    east = found["ClusterInfoImport mc/east-clusterinfo"]
+    problems = {p.subject: p for p in compiled(source, "g1", facts).desired.problems if p.reason == "PeerSilent"}
+    assert sorted(problems) == ["ClusterInfoImport mc/east-clusterinfo", "Node w1"]
+    east = problems["ClusterInfoImport mc/east-clusterinfo"]
     assert (east.path, east.severity) == ("spec.gatewayInfos", Severity.WARNING)
     assert "203.0.113.2" in east.message
     assert "UDP port 6081 is blocked" in east.message
@@ -229,9 +229,11 @@ def test_an_idle_gateway_of_antrea_is_no_problem() -> None:
     alone = cluster("north", "10.99.0.0/16", gateways=("203.0.113.20",))
     source = home(alone)
     name = tunnels(compiled(source, "g1"))["203.0.113.20"].name
-    none, tunnel = frozenset[str](), frozenset({name})
+    no_ports, tunnel = frozenset[str](), frozenset({name})
 
-    def reasons(on: str = "g1", *, unanswered: frozenset[str] = none, idle: frozenset[str] = none) -> list[str]:
+    def reasons(
+        on: str = "g1", *, unanswered: frozenset[str] = no_ports, idle: frozenset[str] = no_ports
+    ) -> list[str]:
         facts = Facts(silent=tunnel, bfd_unanswered=unanswered, idle=idle)
         problems = compiled(source, on, facts).desired.problems
         return [problem.reason for problem in problems if problem.reason == "PeerSilent"]
@@ -261,31 +263,31 @@ def test_a_silent_peer_is_on_standby_while_another_is_there() -> None:
     source = home()
     ports = tunnels(compiled(source, "g1"))
     silent = {number: ports[f"203.0.113.{number}"].name for number in (1, 2, 3)}
-    seen = Facts(bfd_seen=frozenset({silent[1]}), silent=frozenset({silent[2], silent[3]}))
-    assert choice(compiled(source, "g1", seen), CLUSTER, "east") == [
+    facts = Facts(bfd_seen=frozenset({silent[1]}), silent=frozenset({silent[2], silent[3]}))
+    assert choice(compiled(source, "g1", facts), CLUSTER, "east") == [
         ["203.0.113.1"],
         ["203.0.113.2!", "203.0.113.3!"],
     ]
-    every = compiled(source, "g1", Facts(silent=frozenset(silent.values())))
-    assert choice(every, CLUSTER, "east") == choice(compiled(source, "g1", Facts()), CLUSTER, "east")
+    all_silent = compiled(source, "g1", Facts(silent=frozenset(silent.values())))
+    assert choice(all_silent, CLUSTER, "east") == choice(compiled(source, "g1", Facts()), CLUSTER, "east")
 
 
 def test_an_uplink_that_a_userspace_datapath_cannot_use_is_a_problem() -> None:
     """Nothing leaves then, whatever else is right."""
     facts = Facts(uplink_outside="eth0", datapath=DatapathType.NETDEV)
-    found = [p for p in compiled(home(), "w1", facts).desired.problems if p.reason == "UplinkOutside"]
-    assert [(p.subject, "eth0" in p.message) for p in found] == [("Node w1", True)]
+    problems = [p for p in compiled(home(), "w1", facts).desired.problems if p.reason == "UplinkOutside"]
+    assert [(p.subject, "eth0" in p.message) for p in problems] == [("Node w1", True)]
 
 
 def test_a_held_tunnel_is_in_reserve() -> None:
     """It comes after all others, as one that is watched; all held is the same as none held."""
     source = home()
     plain = compiled(source, "g1")
-    found = compiled(source, "g1", held(plain, "203.0.113.2"))
-    assert choice(found, CLUSTER, "east") == [["203.0.113.1", "203.0.113.3"], ["203.0.113.2"]]
-    assert choice(found, CLUSTER, "west") == choice(plain, CLUSTER, "west")
-    every = compiled(source, "g1", held(plain, *(f"203.0.113.{n}" for n in (1, 2, 3))))
-    assert choice(every, CLUSTER, "east") == choice(plain, CLUSTER, "east")
+    result = compiled(source, "g1", held(plain, "203.0.113.2"))
+    assert choice(result, CLUSTER, "east") == [["203.0.113.1", "203.0.113.3"], ["203.0.113.2"]]
+    assert choice(result, CLUSTER, "west") == choice(plain, CLUSTER, "west")
+    all_held = compiled(source, "g1", held(plain, *(f"203.0.113.{n}" for n in (1, 2, 3))))
+    assert choice(all_held, CLUSTER, "east") == choice(plain, CLUSTER, "east")
     on_worker = compiled(source, "w1")
     assert choice(compiled(source, "w1", held(on_worker, G3)), GATEWAYS) == [[G1, G2], [G3]]
 
@@ -306,12 +308,12 @@ def test_a_held_or_seen_tunnel_costs_one_unit() -> None:
 def test_a_gateway_whose_node_should_not_serve_is_in_reserve(change: dict[str, Any]) -> None:
     """Not Ready, cordoned or draining: its tunnel stays, new connections take the others."""
     source = home(g2=change)
-    for on, others in (("w1", [G1, G3]), ("g1", [G3])):
-        found = compiled(source, on)
-        assert choice(found, GATEWAYS) == [others, [G2]]
-        assert tunnels(found).keys() == tunnels(compiled(home(), on)).keys()
-    every = home(g1=change, g2=change, g3=change)
-    assert choice(compiled(every, "w1"), GATEWAYS) == [[G1, G2, G3]]
+    for on, other_gateways in (("w1", [G1, G3]), ("g1", [G3])):
+        result = compiled(source, on)
+        assert choice(result, GATEWAYS) == [other_gateways, [G2]]
+        assert tunnels(result).keys() == tunnels(compiled(home(), on)).keys()
+    snapshot = home(g1=change, g2=change, g3=change)
+    assert choice(compiled(snapshot, "w1"), GATEWAYS) == [[G1, G2, G3]]
     compiler = Compiler()
     worker = compiler.compile(home(), seen_by(home(), config("g1")), config("g1"))
     cordoned = compiler.compile(home(w1=change), seen_by(home(), config("g1")), config("g1"))
@@ -322,20 +324,20 @@ def test_drain_tells_other_clusters_first_and_then_all() -> None:
     """Concatenated path down on tunnels to remote gateways, then on every tunnel; nothing else changes."""
     source, settings_ = home(), config("g1")
     for drain, signalled in ((Drain.NONE, set()), (Drain.REMOTE, {PeerKind.REMOTE}), (Drain.ALL, set(PeerKind))):
-        found = compile_desired(source, seen_by(source, settings_, drain=drain), settings_)
-        for port in tunnels(found).values():
+        result = compile_desired(source, seen_by(source, settings_, drain=drain), settings_)
+        for port in tunnels(result).values():
             assert port.bfd is not None
             assert port.bfd.cpath_down is (port.peer_kind in signalled)
         before = compiled(source, "g1")
-        steps = diff_desired(before.desired, found.desired).steps
+        steps = diff_desired(before.desired, result.desired).steps
         assert {type(step.new) for step in steps} <= {TunnelPort}
 
 
 def test_active_standby_has_an_order() -> None:
     """The API's; one that was put first stays first until failback is asked for, and that outlives the agent."""
     source = home()
-    found = compiled(source, "w1", **STANDBY)
-    assert choice(found, GATEWAYS) == [[G1], [G2], [G3]]
+    result = compiled(source, "w1", **STANDBY)
+    assert choice(result, GATEWAYS) == [[G1], [G2], [G3]]
     order = ("g3", "203.0.113.9")
     facts = seen_by(source, config("w1"), active_order=order)
     assert choice(compiled(source, "w1", facts, **STANDBY), GATEWAYS) == [[G3], [G1], [G2]]
@@ -354,8 +356,8 @@ def test_active_standby_by_age() -> None:
     """Gateway objects come in the order of their creation; those on standby come last."""
     young = gateway("g1", G1, created="2026-11-20T10:00:00Z")
     assert choice(compiled(home(young), "w1", **STANDBY), GATEWAYS) == [[G2], [G3], [G1]]
-    found = compiled(home(young, g2={"ready": False}), "w1", **STANDBY)
-    assert choice(found, GATEWAYS) == [[G3], [G1], [G2]]
+    result = compiled(home(young, g2={"ready": False}), "w1", **STANDBY)
+    assert choice(result, GATEWAYS) == [[G3], [G1], [G2]]
 
 
 def test_annotated_nodes_are_gateways_without_a_controller() -> None:
@@ -369,9 +371,9 @@ def test_annotated_nodes_are_gateways_without_a_controller() -> None:
         w1={**annotated, "gateway_ip": addresses("198.51.100.7")[0]},
     )
     source = replace(source, gateways={k: g for k, g in source.gateways.items() if g.meta.name != "g2"})
-    found = compiled(source, "w2", **mode)
-    assert choice(found, GATEWAYS) == [[G1, "192.0.2.3"], [G2]]
-    assert [(g.node, str(g.gateway_ip)) for g in found.state.gateways] == [
+    result = compiled(source, "w2", **mode)
+    assert choice(result, GATEWAYS) == [[G1, "192.0.2.3"], [G2]]
+    assert [(g.node, str(g.gateway_ip)) for g in result.state.gateways] == [
         ("g1", G1),
         ("g2", G2),
         ("w1", "198.51.100.7"),
@@ -418,12 +420,12 @@ def _worlds(draw: st.DrawFn) -> tuple[Snapshot, Facts]:
             source, gateways={k: g for k, g in source.gateways.items() if g is not gone}, leaving=(gone,)
         )
     names = sorted(port.name for port in tunnels(compile_desired(source, Facts(), config("g1"))).values())
-    some = st.frozensets(st.sampled_from(names))
+    some_names = st.frozensets(st.sampled_from(names))
     order = st.lists(st.sampled_from(["g1", "g2", "g3", "gone", "203.0.113.2", "203.0.113.9"]), unique=True)
     facts = Facts(
-        bfd_seen=draw(some),
-        damped=draw(some),
-        silent=draw(some),
+        bfd_seen=draw(some_names),
+        damped=draw(some_names),
+        silent=draw(some_names),
         drain=draw(st.sampled_from(Drain)),
         active_order=tuple(draw(order)),
     )

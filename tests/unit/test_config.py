@@ -170,8 +170,8 @@ def test_bad_values_are_refused_with_path_and_what_would_be_right(
 
 def test_every_finding_is_told_at_once(tmp_path: Path) -> None:
     """Three errors need one round of mending, not three."""
-    found = refused(tmp_path, "mtu: 1\nnone: 1\npodCIDRs: [x, 10.0.0.0/16, y]\n")
-    assert [path for path, _ in found] == ["mtu", "none", "podCIDRs[0]"]
+    error = refused(tmp_path, "mtu: 1\nnone: 1\npodCIDRs: [x, 10.0.0.0/16, y]\n")
+    assert [path for path, _ in error] == ["mtu", "none", "podCIDRs[0]"]
 
 
 @pytest.mark.parametrize(
@@ -205,13 +205,13 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
 def test_commands_read_the_file_of_the_agent_beside_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no file is named the one that manifests and unit use is read, if it is there."""
     monkeypatch.delenv(SCHEMA.file_variable, raising=False)
-    here = tmp_path / "agent.yaml"
-    schema = replace(SCHEMA, default_file=str(here))
+    file = tmp_path / "agent.yaml"
+    schema = replace(SCHEMA, default_file=str(file))
     parser = ArgumentParser()
     setting_flags.add_key_flags(parser, schema)
     assert setting_flags.read_flags(parser.parse_args([]), schema)[0] is None
-    here.write_text("listen: :10360\n")
-    assert setting_flags.read_flags(parser.parse_args([]), schema)[0] == here
+    file.write_text("listen: :10360\n")
+    assert setting_flags.read_flags(parser.parse_args([]), schema)[0] == file
     assert setting_flags.read_flags(parser.parse_args(["--config", "other"]), schema)[0] == Path("other")
 
 

@@ -29,7 +29,7 @@ from mcagent.model.objects import ApiObject, ClusterInfoImport, Endpoint, IpProt
 from mcagent.model.parsing.granted import CLAIMS_ANNOTATION
 from mcagent.model.problem import Problem, Severity
 from tests.properties import costly
-from tests.unit.core_inputs import (
+from tests.worlds.core_inputs import (
     HOME,
     addresses,
     cluster,
@@ -111,15 +111,15 @@ def test_a_gateway_has_tunnels_to_all_nodes_and_a_worker_to_all_gateways() -> No
 
 def test_gateways_that_are_not_used() -> None:
     """Unknown Node, an address somebody older has, one that is none: not used, each with its reason."""
-    found = topology(
+    decision = topology(
         node("g3", "192.0.2.4"),
         node("g4", "192.0.2.5"),
         gateway("ghost", "192.0.2.9"),
         gateway("g3", "192.0.2.1", "192.0.2.4", created="2026-01-01T00:00:00Z"),
         gateway("g4", "fe80::1"),
     )
-    assert [g.node for g in found.local.gateways] == ["g1", "g2"]
-    assert told(found) == [
+    assert [g.node for g in decision.local.gateways] == ["g1", "g2"]
+    assert told(decision) == [
         ("g3", "gatewayIP", "DuplicateAddress"),
         ("g4", "gatewayIP", "NotUnicast"),
         ("ghost", "", "UnknownNode"),
@@ -140,17 +140,17 @@ def test_the_internal_ip_of_the_gateway_is_its_tunnel_address() -> None:
         node("w1", ("fd00::1", "192.0.2.3", "192.0.2.33")),
         gateway("g1", "203.0.113.1", "198.51.100.1"),
     )
-    found = decided(snapshot(*objects), config("w1")).local
-    assert [str(p.address) for p in found.peers] == ["198.51.100.1"]
-    assert found.own is not None
-    assert str(found.own.address) == "192.0.2.3"
+    local = decided(snapshot(*objects), config("w1")).local
+    assert [str(p.address) for p in local.peers] == ["198.51.100.1"]
+    assert local.own is not None
+    assert str(local.own.address) == "192.0.2.3"
 
 
 def test_two_nodes_with_one_address() -> None:
     """The older Node keeps it; the other has no tunnel and a problem."""
-    found = topology(node("w2", "192.0.2.3", "10.10.4.0/24", created="2026-01-01T00:00:00Z"))
-    assert {p.name: p.address is None for p in found.local.peers} == {"g2": False, "w1": False, "w2": True}
-    assert ("Node w2", "status.addresses", "DuplicateAddress") in told(found)
+    decision = topology(node("w2", "192.0.2.3", "10.10.4.0/24", created="2026-01-01T00:00:00Z"))
+    assert {p.name: p.address is None for p in decision.local.peers} == {"g2": False, "w1": False, "w2": True}
+    assert ("Node w2", "status.addresses", "DuplicateAddress") in told(decision)
 
 
 @pytest.mark.parametrize("on", ["g1", "w1"])
@@ -240,8 +240,8 @@ def test_a_pod_cidr_of_a_node_that_overlaps_the_service_cidr(cidr: str) -> None:
     """The Node keeps its address; its Pod CIDR is neither delivered to it nor published."""
     decision = topology(node("w2", "192.0.2.4", cidr), enable_pod_to_pod=True)
     assert {peer.name: peer.networks for peer in decision.local.peers}["w2"] == networks("192.0.2.4/32")
-    used = networks("10.10.1.0/24", "10.10.2.0/24", "10.10.3.0/24")
-    assert decision.local.node_cidrs == decision.local.pods == used
+    pod_cidrs = networks("10.10.1.0/24", "10.10.2.0/24", "10.10.3.0/24")
+    assert decision.local.node_cidrs == decision.local.pods == pod_cidrs
     assert decision.local.published_pods == networks("10.10.1.0/24", "10.10.2.0/23")
     assert told(decision) == [("Node w2", "spec.podCIDRs[0]", "OverlapsLocal")]
     assert "Service CIDR 10.96.0.0/16" in decision.problems[0].message
@@ -262,8 +262,8 @@ def test_configured_pod_cidrs_that_overlap_the_service_cidr(on: str) -> None:
 
 def test_networks_of_nodes_include_their_addresses() -> None:
     """What is delivered to a Node, and may come from it, are its Pod CIDRs and its own addresses."""
-    found = {p.name: p.networks for p in topology().local.peers}
-    assert found["w1"] == networks("10.10.3.0/24", "192.0.2.3/32")
+    networks_of = {p.name: p.networks for p in topology().local.peers}
+    assert networks_of["w1"] == networks("10.10.3.0/24", "192.0.2.3/32")
 
 
 def test_per_pod_routing() -> None:
@@ -277,11 +277,11 @@ def test_per_pod_routing() -> None:
         pod("new", "g1", "10.0.0.6", "2026-02-01T00:00:00Z"),
         pod("six", "w1", "fd00::6"),
     )
-    found = decided(snapshot(*objects), config("g1")).local
-    assert {p.name: p.networks for p in found.peers} == {"w1": networks("192.0.2.3/32", "10.0.0.5/32")}
-    assert found.own is not None
-    assert found.own.networks == networks("192.0.2.1/32", "10.0.0.6/32")
-    assert Kind.POD in found.needs
+    local = decided(snapshot(*objects), config("g1")).local
+    assert {p.name: p.networks for p in local.peers} == {"w1": networks("192.0.2.3/32", "10.0.0.5/32")}
+    assert local.own is not None
+    assert local.own.networks == networks("192.0.2.1/32", "10.0.0.6/32")
+    assert Kind.POD in local.needs
 
 
 def test_a_worker_in_per_pod_mode_takes_the_configured_range() -> None:
@@ -307,8 +307,8 @@ def test_a_worker_in_per_pod_mode_takes_the_configured_range() -> None:
 
 def test_pod_cidrs_of_nodes_can_be_set_aside() -> None:
     """podRouting perPod goes by Pods although Nodes have Pod CIDRs, for CNIs that do not honour them."""
-    found = topology(pod("a", "w1", "10.44.0.5"), pod_routing=PodRouting.PER_POD).local
-    assert {p.name: p.networks for p in found.peers}["w1"] == networks("192.0.2.3/32", "10.44.0.5/32")
+    local = topology(pod("a", "w1", "10.44.0.5"), pod_routing=PodRouting.PER_POD).local
+    assert {p.name: p.networks for p in local.peers}["w1"] == networks("192.0.2.3/32", "10.44.0.5/32")
 
 
 def test_a_remote_cluster() -> None:
@@ -334,8 +334,8 @@ def test_a_remote_cluster() -> None:
 )
 def test_source_nat(values: dict[str, Any], pods: tuple[str, ...], snat: bool) -> None:
     """Sources keep their address only where both clusters publish Pod CIDRs and none is refused."""
-    found = topology(cluster("east", "10.97.0.0/16", *pods), **values)
-    assert found.clusters["east"].snat is snat
+    decision = topology(cluster("east", "10.97.0.0/16", *pods), **values)
+    assert decision.clusters["east"].snat is snat
 
 
 @pytest.mark.parametrize(
@@ -358,26 +358,26 @@ def test_source_nat(values: dict[str, Any], pods: tuple[str, ...], snat: bool) -
 def test_refused_cidrs_leave_the_rest_of_the_cluster(cidr: str, reason: str) -> None:
     """A Pod CIDR that cannot be had is refused with a reason; the Service CIDR serves on."""
     facts = Facts(connected=networks("172.17.0.0/16"), addresses=addresses("192.0.2.1", "172.30.0.1"))
-    found = topology(cluster("east", "10.97.0.0/16", cidr), facts=facts, enable_pod_to_pod=True)
-    assert found.clusters["east"].cidrs == networks("10.97.0.0/16")
-    assert told(found) == [("east-clusterinfo", "spec.podCIDRs[0]", reason)]
+    decision = topology(cluster("east", "10.97.0.0/16", cidr), facts=facts, enable_pod_to_pod=True)
+    assert decision.clusters["east"].cidrs == networks("10.97.0.0/16")
+    assert told(decision) == [("east-clusterinfo", "spec.podCIDRs[0]", reason)]
 
 
 def test_allowed_remote_cidrs() -> None:
     """What the configuration does not allow is refused."""
-    found = topology(
+    decision = topology(
         cluster("a", "10.97.0.0/16"), cluster("b", "10.1.0.0/16"), allowed_remote_cidrs=networks("10.96.0.0/11")
     )
-    assert {c: r.cidrs for c, r in found.clusters.items()} == {"a": networks("10.97.0.0/16"), "b": ()}
-    assert told(found) == [("b-clusterinfo", "spec.serviceCIDR", "NotAllowed")]
+    assert {c: r.cidrs for c, r in decision.clusters.items()} == {"a": networks("10.97.0.0/16"), "b": ()}
+    assert told(decision) == [("b-clusterinfo", "spec.serviceCIDR", "NotAllowed")]
 
 
 @pytest.mark.parametrize("cidr", ["8.8.8.0/24", "172.15.0.0/16", "100.128.0.0/16", "192.169.0.0/24", "11.0.0.0/8"])
 def test_public_ranges_are_opened_on_purpose(cidr: str) -> None:
     """Without allowedRemoteCIDRs only private ranges are taken; with it, just what it lists."""
-    found = topology(cluster("east", cidr))
-    assert found.clusters["east"].cidrs == ()
-    assert told(found) == [("east-clusterinfo", "spec.serviceCIDR", "NotAllowed")]
+    decision = topology(cluster("east", cidr))
+    assert decision.clusters["east"].cidrs == ()
+    assert told(decision) == [("east-clusterinfo", "spec.serviceCIDR", "NotAllowed")]
     opened = topology(cluster("east", cidr, "10.20.0.0/16"), allowed_remote_cidrs=networks(cidr))
     assert opened.clusters["east"].cidrs == networks(cidr)
     for private in ("10.1.0.0/16", "172.31.0.0/16", "192.168.7.0/24", "100.64.0.0/10"):
@@ -388,45 +388,45 @@ def test_a_newcomer_cannot_take_what_another_cluster_has() -> None:
     """Of two clusters with overlapping CIDRs the older keeps its own, whatever the names."""
     old = cluster("zeta", "10.98.0.0/17", created="2026-01-01T00:00:00Z")
     new = cluster("alpha", "10.98.0.0/16", "10.20.0.0/16", created="2026-01-02T00:00:00Z")
-    found = topology(old, new, enable_pod_to_pod=True)
-    assert {c: r.cidrs for c, r in found.clusters.items()} == {
+    decision = topology(old, new, enable_pod_to_pod=True)
+    assert {c: r.cidrs for c, r in decision.clusters.items()} == {
         "zeta": networks("10.98.0.0/17"),
         "alpha": networks("10.20.0.0/16"),
     }
-    assert told(found) == [("alpha-clusterinfo", "spec.serviceCIDR", "OverlapsRemote")]
-    assert '"zeta"' in found.problems[0].message
+    assert told(decision) == [("alpha-clusterinfo", "spec.serviceCIDR", "OverlapsRemote")]
+    assert '"zeta"' in decision.problems[0].message
 
 
 def test_same_age_is_decided_by_cluster_id() -> None:
     """Clusters of one age are told apart by their ID."""
-    found = topology(cluster("b", "10.98.0.0/16"), cluster("a", "10.98.0.0/16"))
-    assert {c: r.cidrs for c, r in found.clusters.items()} == {"a": networks("10.98.0.0/16"), "b": ()}
+    decision = topology(cluster("b", "10.98.0.0/16"), cluster("a", "10.98.0.0/16"))
+    assert {c: r.cidrs for c, r in decision.clusters.items()} == {"a": networks("10.98.0.0/16"), "b": ()}
 
 
 def test_duplicate_cluster_ids() -> None:
     """Of two objects with one clusterID the older is used; this cluster's own is passed over without a word."""
-    found = topology(
+    decision = topology(
         cluster("east", "10.97.0.0/16", created="2026-01-02T00:00:00Z", object_name="late"),
         cluster("east", "10.98.0.0/16", created="2026-01-01T00:00:00Z", object_name="early"),
         cluster("home", "10.96.0.0/16", gateways=("192.0.2.1",)),
     )
-    assert {c: r.cidrs for c, r in found.clusters.items()} == {"east": networks("10.98.0.0/16")}
-    assert told(found) == [("late", "spec.clusterID", "DuplicateClusterID")]
+    assert {c: r.cidrs for c, r in decision.clusters.items()} == {"east": networks("10.98.0.0/16")}
+    assert told(decision) == [("late", "spec.clusterID", "DuplicateClusterID")]
 
 
 def test_gateway_addresses_that_somebody_has() -> None:
     """An address of ours, of an older cluster or in our Service CIDR is no remote gateway; others stay."""
-    found = topology(
+    decision = topology(
         cluster("a", "10.97.0.0/16", gateways=("203.0.113.1",)),
         cluster("b", "10.98.0.0/16", gateways=("203.0.113.1", "192.0.2.3", "10.96.0.9", "::1", "203.0.113.2")),
         cluster("c", "10.99.0.0/16", gateways=("127.0.0.1",)),
     )
-    assert {c: r.gateways for c, r in found.clusters.items()} == {
+    assert {c: r.gateways for c, r in decision.clusters.items()} == {
         "a": addresses("203.0.113.1"),
         "b": addresses("203.0.113.2"),
         "c": (),
     }
-    assert told(found) == [
+    assert told(decision) == [
         ("b-clusterinfo", "spec.gatewayInfos[0].gatewayIP", "DuplicateAddress"),
         ("b-clusterinfo", "spec.gatewayInfos[1].gatewayIP", "DuplicateAddress"),
         ("b-clusterinfo", "spec.gatewayInfos[2].gatewayIP", "OverlapsLocal"),
@@ -438,11 +438,11 @@ def test_gateway_addresses_that_somebody_has() -> None:
 
 def test_a_cidr_inside_another_of_the_same_cluster_is_not_needed() -> None:
     """The larger one stands for it; this is a warning."""
-    found = topology(cluster("a", "10.97.0.0/16", "10.20.0.0/16", "10.20.3.0/24"), enable_pod_to_pod=True)
-    assert found.clusters["a"].cidrs == networks("10.20.0.0/16", "10.97.0.0/16")
-    assert not found.clusters["a"].snat
-    assert told(found) == [("a-clusterinfo", "spec.podCIDRs[1]", "RedundantCIDR")]
-    (problem,) = found.problems
+    decision = topology(cluster("a", "10.97.0.0/16", "10.20.0.0/16", "10.20.3.0/24"), enable_pod_to_pod=True)
+    assert decision.clusters["a"].cidrs == networks("10.20.0.0/16", "10.97.0.0/16")
+    assert not decision.clusters["a"].snat
+    assert told(decision) == [("a-clusterinfo", "spec.podCIDRs[1]", "RedundantCIDR")]
+    (problem,) = decision.problems
     assert problem.severity is Severity.WARNING
     assert "10.20.3.0/24 lies in 10.20.0.0/16" in problem.message
 
@@ -471,28 +471,28 @@ def test_a_cidr_that_is_just_the_gateway(
 
 def test_tunnel_endpoints_inside_remote_cidrs_are_reached_directly() -> None:
     """A gateway in its own cluster's CIDR is marked, so that tunnels do not go through tunnels."""
-    found = topology(
+    decision = topology(
         cluster("a", "10.97.0.0/16", "10.20.0.0/16", gateways=("10.20.0.1", "203.0.113.1")),
         cluster("c", "10.99.0.0/16", gateways=("10.21.0.0",)),
         enable_pod_to_pod=True,
     )
-    assert {c: r.direct for c, r in found.clusters.items()} == {"a": addresses("10.20.0.1"), "c": ()}
+    assert {c: r.direct for c, r in decision.clusters.items()} == {"a": addresses("10.20.0.1"), "c": ()}
 
 
 def test_a_gateway_and_a_cidr_of_two_clusters_do_not_share_an_address() -> None:
     """Whoever has had it for longer keeps it, be it a gateway in a CIDR or a CIDR around a gateway."""
     young = "2026-01-02T00:00:00Z"
-    found = topology(
+    decision = topology(
         cluster("a", "10.97.0.0/16", gateways=("10.30.0.1",)),
         cluster("b", "10.98.0.0/16", "10.30.0.0/16", gateways=("10.97.255.255", "203.0.113.2"), created=young),
         enable_pod_to_pod=True,
     )
-    assert {c: (r.cidrs, r.gateways) for c, r in found.clusters.items()} == {
+    assert {c: (r.cidrs, r.gateways) for c, r in decision.clusters.items()} == {
         "a": (networks("10.97.0.0/16"), addresses("10.30.0.1")),
         "b": (networks("10.98.0.0/16"), addresses("203.0.113.2")),
     }
-    assert found.clusters["b"].snat
-    assert told(found) == [
+    assert decision.clusters["b"].snat
+    assert told(decision) == [
         ("b-clusterinfo", "spec.gatewayInfos[0].gatewayIP", "DuplicateAddress"),
         ("b-clusterinfo", "spec.podCIDRs[0]", "OverlapsRemote"),
     ]
@@ -507,14 +507,14 @@ def test_seniority_is_that_of_the_claim() -> None:
     young = cluster(
         "young", "10.98.0.0/16", "10.20.0.0/17", gateways=("203.0.113.1",), created=day(3), granted=has
     )
-    found = topology(old, young, enable_pod_to_pod=True).clusters
-    assert {c: (r.cidrs, r.gateways) for c, r in found.items()} == {
+    clusters = topology(old, young, enable_pod_to_pod=True).clusters
+    assert {c: (r.cidrs, r.gateways) for c, r in clusters.items()} == {
         "old": (networks("10.97.0.0/16"), ()),
         "young": (networks("10.20.0.0/17", "10.98.0.0/16"), addresses("203.0.113.1")),
     }
     without = (replace(old, granted={}), replace(young, granted={}))
-    found = topology(*without, enable_pod_to_pod=True).clusters
-    assert {c: (r.cidrs, r.gateways) for c, r in found.items()} == {
+    clusters = topology(*without, enable_pod_to_pod=True).clusters
+    assert {c: (r.cidrs, r.gateways) for c, r in clusters.items()} == {
         "old": (networks("10.20.0.0/16", "10.97.0.0/16"), addresses("203.0.113.1")),
         "young": (networks("10.98.0.0/16"), ()),
     }
@@ -524,23 +524,23 @@ def test_a_cidr_that_lost_does_not_take_an_older_one_inside_it_along() -> None:
     """A cluster that asks for more than it gets keeps what it had."""
     day = "2026-01-0{}T00:00:00Z".format
     granted = {"10.20.3.0/24": day(1), "10.20.0.0/16": day(3)}
-    found = topology(
+    clusters = topology(
         cluster("a", "10.97.0.0/16", "10.20.3.0/24", "10.20.0.0/16", created=day(1), granted=granted),
         cluster("b", "10.20.4.0/24", created=day(2)),
         enable_pod_to_pod=True,
     ).clusters
-    assert found["a"].cidrs == networks("10.20.3.0/24", "10.97.0.0/16")
-    assert found["a"].snat
+    assert clusters["a"].cidrs == networks("10.20.3.0/24", "10.97.0.0/16")
+    assert clusters["a"].snat
 
 
 def test_what_the_leader_refused_is_known() -> None:
     """A refused CIDR means that Pod CIDRs are not whole: sources are translated, and it is told."""
     granted = {"10.97.0.0/16": "2026-01-01T00:00:00.000000Z", "10.21.0.0/16": "", "203.0.113.9": ""}
     east = cluster("east", "10.97.0.0/16", "10.20.0.0/16", granted=granted)
-    found = topology(east, enable_pod_to_pod=True)
-    assert found.clusters["east"].snat
-    assert [(p.reason, p.severity) for p in found.problems] == [("RefusedByLeader", Severity.WARNING)]
-    assert "10.21.0.0/16" in found.problems[0].message
+    decision = topology(east, enable_pod_to_pod=True)
+    assert decision.clusters["east"].snat
+    assert [(p.reason, p.severity) for p in decision.problems] == [("RefusedByLeader", Severity.WARNING)]
+    assert "10.21.0.0/16" in decision.problems[0].message
 
 
 def test_what_the_leader_refused_comes_after_all_others() -> None:
@@ -571,14 +571,14 @@ def test_what_the_leader_refused_comes_after_all_others() -> None:
 
 def test_exported_services() -> None:
     """Each port of an exported Service leads to the ready endpoints of its name; the rest is not there."""
-    found = topology(
+    decision = topology(
         service("web", "10.96.0.7", ServicePort(name="http", port=80), ServicePort(name="admin", port=81)),
         service("secret", "10.96.0.8", 80),
         export("web"),
         endpoint_slice("s1", "web", [endpoint("10.10.3.9"), endpoint("10.10.1.9")], ("http", 8080), ("admin", 9)),
         endpoint_slice("s2", "web", [endpoint("10.10.3.9"), endpoint("10.10.2.9", ready=False)], ("http", 8081)),
     )
-    assert {n: p.endpoints for n, p in found.ports.items()} == {
+    assert {n: p.endpoints for n, p in decision.ports.items()} == {
         "default/web:80/tcp": (
             (ip_address("10.10.1.9"), 8080),
             (ip_address("10.10.3.9"), 8080),
@@ -586,7 +586,7 @@ def test_exported_services() -> None:
         ),
         "default/web:81/tcp": ((ip_address("10.10.1.9"), 9), (ip_address("10.10.3.9"), 9)),
     }
-    assert found.problems == ()
+    assert decision.problems == ()
 
 
 def test_exported_ports_that_share_an_endpoint_are_marked() -> None:
@@ -597,26 +597,26 @@ def test_exported_ports_that_share_an_endpoint_are_marked() -> None:
     other = endpoint_slice("s2", "dns", [endpoint("10.10.3.9")], ("", 8080))
     objects = (*HOME, web, dns, export("web"), export("dns"), *own, other)
     compiler = Compiler()
-    known = compiler.compile(snapshot(*objects), NO_FACTS, config("g1")).state.services
-    assert not any(port.shares_endpoints for port in known.values())
+    services_before = compiler.compile(snapshot(*objects), NO_FACTS, config("g1")).state.services
+    assert not any(port.shares_endpoints for port in services_before.values())
     more = (service("more", "10.96.0.9", 80), export("more"))
     third = endpoint_slice("s3", "more", [endpoint("10.10.3.9"), endpoint("10.10.1.9")], ("", 8080))
-    found = compiler.compile(snapshot(*objects, *more, third), NO_FACTS, config("g1")).state.services
-    assert {name for name, port in found.items() if port.shares_endpoints} == {
+    services = compiler.compile(snapshot(*objects, *more, third), NO_FACTS, config("g1")).state.services
+    assert {name for name, port in services.items() if port.shares_endpoints} == {
         "default/web:80/tcp",
         "default/more:80/tcp",
     }
-    assert found["default/web:81/tcp"] is known["default/web:81/tcp"]
+    assert services["default/web:81/tcp"] is services_before["default/web:81/tcp"]
 
 
 def test_serving_endpoints_stand_in_when_none_is_ready() -> None:
     """Terminating endpoints that still serve are used only while there is nothing better."""
-    found = topology(
+    decision = topology(
         service("web", "10.96.0.7", 80),
         export("web"),
         endpoint_slice("s", "web", [endpoint("10.10.3.9", ready=False, serving=True)], ("", 80)),
     )
-    assert found.ports["default/web:80/tcp"].endpoints == ((ip_address("10.10.3.9"), 80),)
+    assert decision.ports["default/web:80/tcp"].endpoints == ((ip_address("10.10.3.9"), 80),)
 
 
 @pytest.mark.parametrize(("older", "younger"), [("web", "api"), ("api", "web")])
@@ -647,7 +647,7 @@ def test_exports_that_cannot_be_served() -> None:
 
     A headless Service is exported by its Pods: gateways serve nothing for it, and that is no problem.
     """
-    found = topology(
+    decision = topology(
         service("headless", None, 80),
         export("headless"),
         export("missing"),
@@ -657,13 +657,13 @@ def test_exports_that_cannot_be_served() -> None:
         export("web"),
         endpoint_slice("s", "web", [endpoint("169.254.169.254"), endpoint("8.8.8.8")], ("", 80)),
     )
-    assert found.ports["default/web:80/tcp"].endpoints == ()
-    assert told(found) == [
+    assert decision.ports["default/web:80/tcp"].endpoints == ()
+    assert told(decision) == [
         ("far", "", "OutsideServiceCIDR"),
         ("missing", "", "NoService"),
         ("web", "", "EndpointElsewhere"),
     ]
-    (far,) = (problem.message for problem in found.problems if problem.reason == "OutsideServiceCIDR")
+    (far,) = (problem.message for problem in decision.problems if problem.reason == "OutsideServiceCIDR")
     assert far == "its ClusterIP 10.200.0.1 lies in no Gateway's serviceCIDR: other clusters do not reach it"
 
 
@@ -687,9 +687,9 @@ def test_pods_outside_of_their_nodes_cidrs_are_told() -> None:
 
 def test_services_are_a_gateways_business() -> None:
     """Workers need neither Services nor Pods."""
-    found = topology(service("web", "10.96.0.7", 80), export("web"), on="w1")
-    assert found.ports == {}
-    assert found.local.needs == {Kind.GATEWAY, Kind.NODE, Kind.CLUSTER_INFO_IMPORT}
+    decision = topology(service("web", "10.96.0.7", 80), export("web"), on="w1")
+    assert decision.ports == {}
+    assert decision.local.needs == {Kind.GATEWAY, Kind.NODE, Kind.CLUSTER_INFO_IMPORT}
 
 
 def test_equal_inputs_give_the_very_same_parts() -> None:
@@ -737,17 +737,17 @@ CLUSTERS = st.lists(
 def test_no_two_clusters_share_an_address_and_order_does_not_matter(clusters: list[ClusterInfoImport]) -> None:
     """Whatever is asked for: accepted CIDRs are disjoint, gateways differ, and the order of input is no input."""
     unique = list({c.meta.key: c for c in clusters}.values())
-    found = topology(*unique, enable_pod_to_pod=True)
-    accepted = [n for r in found.clusters.values() for n in r.cidrs]
+    decision = topology(*unique, enable_pod_to_pod=True)
+    accepted = [n for r in decision.clusters.values() for n in r.cidrs]
     assert not any(overlaps(a, b) for a, b in combinations(accepted, 2))
-    ips = [a for r in found.clusters.values() for a in r.gateways]
+    ips = [a for r in decision.clusters.values() for a in r.gateways]
     assert len(ips) == len(set(ips))
-    for cluster_id, remote in found.clusters.items():
-        others = [n for r in found.clusters.values() if r.cluster_id != cluster_id for n in r.cidrs]
-        assert not any(a in n for a in remote.gateways for n in others)
+    for cluster_id, remote in decision.clusters.items():
+        other_networks = [n for r in decision.clusters.values() if r.cluster_id != cluster_id for n in r.cidrs]
+        assert not any(a in n for a in remote.gateways for n in other_networks)
     again = topology(*reversed(unique), enable_pod_to_pod=True)
-    assert again.clusters == found.clusters
-    assert again.problems == found.problems
+    assert again.clusters == decision.clusters
+    assert again.problems == decision.problems
 
 
 # Mostly nobody is in anybody's way: then one changed object is settled by a look at its neighbours only.
@@ -780,19 +780,22 @@ def test_one_change_after_the_other_gives_what_all_at_once_give(
     changes: list[ClusterInfoImport], moves: list[tuple[int, frozenset[str]]]
 ) -> None:
     """Whatever changes, clusters or Pods: what is used and the problems are those of a fresh look at all."""
-    made = config("g1", enable_pod_to_pod=True, pod_routing=PodRouting.PER_POD)
+    settings = config("g1", enable_pod_to_pod=True, pod_routing=PodRouting.PER_POD)
     infos: dict[str, ClusterInfoImport] = {}
     pods: frozenset[str] = frozenset()
     compiler = Compiler()
-    for number, one in enumerate(changes):
-        infos = {**infos, one.meta.key: one}
+    for number, step in enumerate(changes):
+        infos = {**infos, step.meta.key: step}
         for now in (pods, *(moved for place, moved in moves if place == number)):
             pods = now
             source = snapshot(*HOME, *infos.values(), *(pod(f"p{ip}", "w1", ip) for ip in sorted(pods)))
-            after, fresh = compiler.compile(source, NO_FACTS, made), compile_desired(source, NO_FACTS, made)
+            after, fresh = (
+                compiler.compile(source, NO_FACTS, settings),
+                compile_desired(source, NO_FACTS, settings),
+            )
             assert after.state == fresh.state
             assert after.desired.problems == fresh.desired.problems
-            everything = resolve_clusters(checked_alone(source, made), sorted_hosts(pods), made)
+            everything = resolve_clusters(checked_alone(source, settings), sorted_hosts(pods), settings)
             unmapped = {name: replace(cluster, mapped=()) for name, cluster in after.state.clusters.items()}
             assert unmapped == everything.accepted  # mapped addresses are added later
 

@@ -45,7 +45,7 @@ S [SKIPPED] [0.000 seconds]
 """  # noqa: W291  (as Ginkgo writes it)
 
 
-def spec(text: str, state: str, **more: Any) -> dict[str, Any]:
+def spec(text: str, state: str, **fields: Any) -> dict[str, Any]:
     """Return a test as Ginkgo reports it."""
     return {
         "ContainerHierarchyTexts": ["", "A service"],
@@ -55,7 +55,7 @@ def spec(text: str, state: str, **more: Any) -> dict[str, Any]:
         "LeafNodeLabels": ["Optional"],
         "State": state,
         "RunTime": 1_500_000_000,
-        **more,
+        **fields,
     }
 
 
@@ -79,13 +79,13 @@ def test_results_are_read_of_ginkgos_report() -> None:
             ]
         }
     ]
-    found = mcs_suite.results(json.dumps(report))
-    assert [one.name for one in found] == ["AfterSuite", "A service is there", "A service answers"]
-    assert [one.passed for one in found] == [False, True, False]
-    assert found[1] == Result(
+    results = mcs_suite.results(json.dumps(report))
+    assert [result.name for result in results] == ["AfterSuite", "A service is there", "A service answers"]
+    assert [result.passed for result in results] == [False, True, False]
+    assert results[1] == Result(
         name="A service is there", state="passed", labels=("DNS", "Optional"), seconds=1.5, message=""
     )
-    assert found[2].message == "Timed out\nit did not"
+    assert results[2].message == "Timed out\nit did not"
 
 
 @pytest.mark.parametrize("text", ["", "{}x", '{"a": 1}', '[{"SpecReports": [{}]}]'])
@@ -97,12 +97,12 @@ def test_a_report_that_is_none_is_refused(text: str) -> None:
 
 def test_the_summary_has_a_line_for_each_test_that_ran() -> None:
     """And says of one that failed why."""
-    found = [
+    results = [
         Result(name="one", state="passed", seconds=2),
         Result(name="two", state="failed", seconds=20, message="\nnot so\n"),
         Result(name="three", state="skipped"),
     ]
-    assert list(mcs_suite.summary(found)) == [
+    assert list(mcs_suite.summary(results)) == [
         "passed  one (2 s)",
         "FAILED  two (20 s)",
         "        not so",
@@ -138,23 +138,23 @@ def test_an_archive_is_unpacked_and_a_program_is_used_as_it_is(tmp_path: Path) -
 
 def test_kubeconfigs_are_joined_by_context() -> None:
     """Each context keeps its own server and credentials, whatever they were called."""
-    both = {
+    kubeconfigs = {
         name: {
             "clusters": [{"name": "lab", "cluster": {"server": f"https://{name}"}}],
             "users": [{"name": "lab", "user": {"token": name}}],
         }
         for name in ("c1", "c2")
     }
-    found = mcs_suite.kubeconfig(both)
-    assert found["contexts"] == [{"name": n, "context": {"cluster": n, "user": n}} for n in ("c1", "c2")]
-    assert [one["cluster"]["server"] for one in found["clusters"]] == ["https://c1", "https://c2"]
-    assert [one["user"]["token"] for one in found["users"]] == ["c1", "c2"]
+    kubeconfig = mcs_suite.kubeconfig(kubeconfigs)
+    assert kubeconfig["contexts"] == [{"name": n, "context": {"cluster": n, "user": n}} for n in ("c1", "c2")]
+    assert [cluster["cluster"]["server"] for cluster in kubeconfig["clusters"]] == ["https://c1", "https://c2"]
+    assert [cluster["user"]["token"] for cluster in kubeconfig["users"]] == ["c1", "c2"]
 
 
 def test_the_suites_images_are_made_of_this_machines_programs(tmp_path: Path) -> None:
     """The image that serves runs socat; both have a shell."""
-    here = Path("/bin/ls").resolve()
-    archives = mcs_suite.write_images(tmp_path, dict.fromkeys(mcs_suite.TOOLS, here))
+    program = Path("/bin/ls").resolve()
+    archives = mcs_suite.write_images(tmp_path, dict.fromkeys(mcs_suite.TOOLS, program))
     for archive, name, entrypoint in zip(
         archives, (mcs_suite.HELLO, mcs_suite.REQUEST), (["/usr/bin/socat"], []), strict=True
     ):

@@ -24,8 +24,8 @@ from mcagent.model.api.multicluster import ResourceImport
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, read_granted
 from tests.properties import costly
-from tests.unit.leader_world import AREA, Leader, account, announce, cluster_info, reporting
-from tests.unit.memory_objects import START, timestamp, typed
+from tests.worlds.leader_world import AREA, Leader, account, announce, cluster_info, reporting
+from tests.worlds.memory_objects import START, timestamp, typed
 
 ADDRESS = "192.168.77.7"  # the contested gateway
 ELSEWHERE = "192.168.88.8"  # another gateway, of which members report answers

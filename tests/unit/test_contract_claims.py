@@ -20,7 +20,6 @@ from mcagent.controller.contract.cidr_claims import (
     claims_of,
     collide,
     colliding,
-    complete,
     filed_under,
     gateway_claim,
     pairs,
@@ -35,7 +34,9 @@ from mcagent.controller.contract.ranges import (
     networks_of,
     range_of,
 )
+from mcagent.model.api.base import as_json
 from mcagent.model.api.multicluster import ApiClusterInfoImport, ClusterInfo, ResourceExport, ResourceImport
+from mcagent.model.api.patches import whole
 from mcagent.model.parsing.decode import read_as, read_part
 
 KEYS = tuple(letter * 43 + "=" for letter in "ABCD")
@@ -159,14 +160,14 @@ def test_a_cluster_info_without_refused_claims() -> None:
 
 def test_the_json_of_a_cluster_info() -> None:
     """Fields without a value are None, so that a merge patch removes them."""
-    assert complete(info(clusterID="east")) == {
+    assert as_json(whole(info(clusterID="east"))) == {
         "clusterID": "east",
         "serviceCIDR": None,
         "podCIDRs": None,
         "gatewayInfos": None,
         "wireGuard": None,
     }
-    assert complete(info(clusterID="east", serviceCIDR="10.0.0.0/8", wireGuard={"publicKey": "k"})) == {
+    assert as_json(whole(info(clusterID="east", serviceCIDR="10.0.0.0/8", wireGuard={"publicKey": "k"}))) == {
         "clusterID": "east",
         "serviceCIDR": "10.0.0.0/8",
         "podCIDRs": None,

@@ -29,15 +29,13 @@ from mcagent.controller.contract.services import (
     endpoint_subsets,
     grouped_subsets,
     hostname_of,
+    import_spec,
     import_target,
-    port_entry,
     read_service_spec,
     read_subsets,
-    service_fields,
     service_ports,
-    session_affinity,
 )
-from mcagent.model.api.base import Condition
+from mcagent.model.api.base import Condition, as_json
 from mcagent.model.api.kubernetes import ApiService, EndpointAddress
 from mcagent.model.api.multicluster import (
     ApiServiceImport,
@@ -325,29 +323,36 @@ def test_many_ports_of_a_service() -> None:
 
 def test_fields_that_are_written() -> None:
     """Fields without a value are None, so that they are removed, or absent from ports."""
-    assert port_entry(80, IpProtocol.TCP) == {"port": 80, "protocol": "TCP"}
-    full = {"port": 80, "protocol": "UDP", "name": "a", "appProtocol": "h2c"}
-    assert port_entry(80, "UDP", "a", "h2c") == full
     spec = ServiceSpec(
-        ports=(PayloadPort(name="a", port=80, protocol=IpProtocol.UDP, app_protocol="h2c"),),
+        ports=(
+            PayloadPort(name="", port=80, protocol=IpProtocol.TCP),
+            PayloadPort(name="a", port=80, protocol=IpProtocol.UDP, app_protocol="h2c"),
+        ),
+        affinity_seconds=7,
         traffic_policy="Local",
         distribution="PreferClose",
-        families=("IPv4",),
     )
-    assert service_ports(spec) == [full]
-    assert service_fields(spec) == {
-        "internalTrafficPolicy": "Local",
-        "trafficDistribution": "PreferClose",
-        "ipFamilies": ["IPv4"],
-    }
-    nothing = dict.fromkeys(("internalTrafficPolicy", "trafficDistribution", "ipFamilies"))
-    assert service_fields(ServiceSpec(ports=())) == nothing
-    assert session_affinity(None) == {"sessionAffinity": None, "sessionAffinityConfig": None}
-    assert session_affinity(None, "None") == {"sessionAffinity": "None", "sessionAffinityConfig": None}
-    assert session_affinity(7) == {
+    plain, full = (
+        {"port": 80, "protocol": "TCP"},
+        {"port": 80, "protocol": "UDP", "name": "a", "appProtocol": "h2c"},
+    )
+    assert as_json(service_ports(spec.ports)) == (plain, full)
+    assert as_json(service_ports(spec.ports[:1], are_targets=True)) == (plain | {"targetPort": 80},)
+    assert as_json(import_spec(spec, ["IPv4"])) == {
+        "type": "ClusterSetIP",
+        "ports": (plain, full),
         "sessionAffinity": "ClientIP",
         "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 7}},
+        "internalTrafficPolicy": "Local",
+        "trafficDistribution": "PreferClose",
+        "ipFamilies": ("IPv4",),
     }
+    nothing = ("sessionAffinityConfig", "internalTrafficPolicy", "trafficDistribution", "ipFamilies")
+    empty = {"type": "Headless", "ports": (), "sessionAffinity": None} | dict.fromkeys(nothing)
+    headless = ServiceSpec(ports=(), headless=True)
+    assert as_json(import_spec(headless, ())) == empty
+    importing = as_json(import_spec(headless, (), ips=(), no_affinity="None"))
+    assert importing == empty | {"sessionAffinity": "None", "ips": ()}
 
 
 # --- endpoints --------------------------------------------------------------------------------------------
@@ -424,17 +429,18 @@ def test_limits_of_endpoints() -> None:
 def test_endpoints_that_are_written() -> None:
     """Subsets are sorted by cluster and ports; an address has its hostname."""
     first, second = (("", "TCP", 1),), (("b", "UDP", 2), ("c", "TCP", 3))
-    written = [
-        {"addresses": [{"ip": "10.0.0.2"}], "ports": [{"port": 1, "protocol": "TCP"}]},
+    written = (
+        {"addresses": ({"ip": "10.0.0.2"},), "ports": ({"port": 1, "protocol": "TCP"},)},
         {
-            "addresses": [{"ip": "10.0.0.1", "hostname": "h"}],
-            "ports": [{"name": "b", "port": 2, "protocol": "UDP"}, {"name": "c", "port": 3, "protocol": "TCP"}],
+            "addresses": ({"ip": "10.0.0.1", "hostname": "h"},),
+            "ports": ({"name": "b", "port": 2, "protocol": "UDP"}, {"name": "c", "port": 3, "protocol": "TCP"}),
         },
-    ]
+    )
     hostnames = {"10.0.0.1": "h", "10.0.0.9": "x"}
-    assert endpoint_subsets({second: ["10.0.0.1"], first: ["10.0.0.2"]}, hostnames) == written
-    assert grouped_subsets({("b", first): ["10.0.0.2"], ("a", second): ["10.0.0.1"]}, hostnames) == written[::-1]
-    assert endpoint_ports(first) == written[0]["ports"]
+    assert as_json(endpoint_subsets({second: ["10.0.0.1"], first: ["10.0.0.2"]}, hostnames)) == written
+    grouped = grouped_subsets({("b", first): ["10.0.0.2"], ("a", second): ["10.0.0.1"]}, hostnames)
+    assert as_json(grouped) == written[::-1]
+    assert as_json(endpoint_ports(first)) == written[0]["ports"]
     assert hostname_of(EndpointAddress(ip="", hostname="web-0")) == "web-0"
     assert hostname_of(EndpointAddress(ip="", hostname="a.b")) == ""
 
@@ -526,10 +532,11 @@ def test_uids_of_an_announcement() -> None:
 
 def test_a_second_cluster_with_one_id() -> None:
     """It is refused, writes its UID only, and is told both UIDs and what to do."""
-    announce = {"metadata": {"namespace": "mcs", "annotations": {"mcagent.io/cluster-uid": OTHER_UID}}}
+    raw: Any = {"metadata": {"namespace": "mcs", "annotations": {"mcagent.io/cluster-uid": OTHER_UID}}}
+    announce = read_as(MemberClusterAnnounce, raw)
     refusal = refuse(announce, "east", UID)
     assert refusal is not None
-    assert refusal.body == {"metadata": {"annotations": {"mcagent.io/refused-cluster-uid": UID}}}
+    assert as_json(refusal.body) == {"metadata": {"annotations": {"mcagent.io/refused-cluster-uid": UID}}}
     assert refusal.reason == (
         f"cluster ID east is that of the cluster with UID {OTHER_UID}, and this cluster has UID {UID}: give one "
         "of them another cluster ID (mcagent clusterset leave --clusterset NAME, then join with another "
@@ -541,8 +548,9 @@ def test_a_second_cluster_with_one_id() -> None:
     assert refuse(announce, "east", OTHER_UID) is None
     assert refuse(announce, "east", "") is None
     for notes in (None, {}, {"mcagent.io/cluster-uid": "a b"}):
-        assert refuse({"metadata": {"annotations": notes}}, "east", UID) is None
-    no_namespace = refuse({"metadata": {"annotations": {"mcagent.io/cluster-uid": OTHER_UID}}}, "east", UID)
+        assert refuse(read_as(MemberClusterAnnounce, {"metadata": {"annotations": notes}}), "east", UID) is None
+    del raw["metadata"]["namespace"]
+    no_namespace = refuse(read_as(MemberClusterAnnounce, raw), "east", UID)
     assert no_namespace is not None
     assert no_namespace.reason.endswith("-n  member-announce-from-east")
 
@@ -578,7 +586,7 @@ def test_the_time_of_a_condition_is_that_of_its_status() -> None:
         Condition(type="Empty", status="True"),
     ]
     now, text = 1_700_000_000, "2023-11-14T22:13:20Z"
-    assert condition(before, "Ready", "True", reason="A", message="b", now=now) == {
+    assert as_json(condition(before, "Ready", "True", reason="A", message="b", now=now)) == {
         "type": "Ready",
         "status": "True",
         "lastTransitionTime": "2021-01-01T00:00:00Z",
@@ -586,9 +594,9 @@ def test_the_time_of_a_condition_is_that_of_its_status() -> None:
         "message": "b",
     }
     changed = {"type": "Ready", "status": "False", "lastTransitionTime": text}
-    assert condition(before, "Ready", "False", now=now) == changed
-    assert condition(before, "Empty", "True", now=now)["lastTransitionTime"] == text
-    assert condition([], "Ready", "False", now=now) == changed
+    assert as_json(condition(before, "Ready", "False", now=now)) == changed
+    assert condition(before, "Empty", "True", now=now).last_transition_time == text
+    assert as_json(condition([], "Ready", "False", now=now)) == changed
 
 
 # --- policies ---------------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ from mcagent.model.api.multicluster import ResourceImport
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.clusters import MTU_ANNOTATION
 from tests.properties import COSTLY
-from tests.unit.control_clusters import CIDRS, STALE, Clusters
-from tests.unit.member_world import AREA, HOME, SET, cluster_set, conditions_of, service, settings, slice_of
+from tests.worlds.control_clusters import CIDRS, STALE, Clusters
+from tests.worlds.member_world import AREA, HOME, SET, cluster_set, conditions_of, service, settings, slice_of
 
 GOOD = {"Valid": ("True", "Valid"), "Ready": ("True", "Exported"), "Conflict": ("False", "NoConflicts")}
 
@@ -44,9 +44,9 @@ def test_from_export_to_import() -> None:
     west.export("web")
     world.run()
     assert south.imported() == {"web": {"10.96.200.1", "10.97.200.1"}}
-    found = south.api.get(Kind.SERVICE_IMPORT, "shop", "web")
-    assert found is not None
-    assert found["status"]["clusters"] == [{"cluster": "east"}, {"cluster": "west"}]
+    service_import = south.api.get(Kind.SERVICE_IMPORT, "shop", "web")
+    assert service_import is not None
+    assert service_import["status"]["clusters"] == [{"cluster": "east"}, {"cluster": "west"}]
     for member in (east, west):
         export = member.api.get(Kind.SERVICE_EXPORT, "shop", "web")
         assert conditions_of(export) == GOOD
@@ -70,10 +70,10 @@ def test_settings_reach_the_other_clusters() -> None:
     east.settings = settings(service_cidr=CIDRS["east"], endpoint_ip_type=EndpointIpType.POD_IP)
     east.restart()
     world.run()
-    found = west.api.get(Kind.CLUSTER_INFO_IMPORT, HOME, "east-clusterinfo")
-    assert conditions_of(found) == {"Ready": ("False", "SettingsMismatch")}
-    found = west.api.get(Kind.CLUSTER_INFO_IMPORT, HOME, "south-clusterinfo")
-    assert conditions_of(found) == {"Ready": ("True", "Imported")}
+    info = west.api.get(Kind.CLUSTER_INFO_IMPORT, HOME, "east-clusterinfo")
+    assert conditions_of(info) == {"Ready": ("False", "SettingsMismatch")}
+    info = west.api.get(Kind.CLUSTER_INFO_IMPORT, HOME, "south-clusterinfo")
+    assert conditions_of(info) == {"Ready": ("True", "Imported")}
 
 
 def test_a_conflict_is_told_on_the_service_exports() -> None:
@@ -87,8 +87,8 @@ def test_a_conflict_is_told_on_the_service_exports() -> None:
     west.export("web")
     world.run()
     for member in (east, west):
-        found = conditions_of(member.api.get(Kind.SERVICE_EXPORT, "shop", "web"))
-        assert found == GOOD | {"Conflict": ("True", "PortConflict")}
+        conditions = conditions_of(member.api.get(Kind.SERVICE_EXPORT, "shop", "web"))
+        assert conditions == GOOD | {"Conflict": ("True", "PortConflict")}
     assert south.imported() == {"web": {"10.96.200.1"}}
     assert west.imported() == {"web": {"10.96.200.1"}}  # not its own Pods either
     east.api.remove(Kind.SERVICE_EXPORT, "shop", "web")
@@ -124,8 +124,8 @@ def test_clusters_tell_that_their_gateways_run_mcagent() -> None:
     east, west, _ = world.members.values()
 
     def told() -> object:
-        (found,) = (o for o in west.api.list(Kind.CLUSTER_INFO_IMPORT) if o["spec"]["clusterID"] == "east")
-        return found["metadata"]["annotations"].get("mcagent.io/agents")
+        (info,) = (o for o in west.api.list(Kind.CLUSTER_INFO_IMPORT) if o["spec"]["clusterID"] == "east")
+        return info["metadata"]["annotations"].get("mcagent.io/agents")
 
     assert told() is None
     for links, said in (([{"clusterID": "west", "live": 1, "tunnels": 1}], "mcagent"), (None, None)):
@@ -140,8 +140,8 @@ def test_clusters_announce_the_smallest_mtu_of_their_gateways() -> None:
     east, west, _ = world.members.values()
 
     def announced() -> object:
-        (found,) = (o for o in west.api.list(Kind.CLUSTER_INFO_IMPORT) if o["spec"]["clusterID"] == "east")
-        return found["metadata"]["annotations"].get(MTU_ANNOTATION)
+        (info,) = (o for o in west.api.list(Kind.CLUSTER_INFO_IMPORT) if o["spec"]["clusterID"] == "east")
+        return info["metadata"]["annotations"].get(MTU_ANNOTATION)
 
     assert announced() is None
     (gateway, *_) = east.names(Kind.GATEWAY)
@@ -214,8 +214,8 @@ def test_a_member_that_claims_anothers_identity_gets_nowhere() -> None:
     assert world.exports() == before
     assert south.imported() == {"web": {"10.96.200.1"}}
     west.controller.settle()
-    told = {found.reason: found.message for found in west.controller.all_events()}
-    assert "west" in told["ExportFailed"]
+    messages = {event.reason: event.message for event in west.controller.all_events()}
+    assert "west" in messages["ExportFailed"]
 
 
 CLAIMS = ["10.200.0.0/16", "10.200.1.0/24", "10.200.2.0/24", "192.168.2.0/24"]
@@ -269,8 +269,8 @@ class Interleavings(RuleBasedStateMachine):
         self.world.members[member].away = away
 
     @rule(member=members, asked=st.lists(st.sampled_from(CLAIMS), max_size=2, unique=True))
-    def claim(self, member: str, asked: list[str]) -> None:
-        self.world.members[member].settings = settings(service_cidr=CIDRS[member], pod_cidrs=tuple(asked))
+    def claim(self, member: str, cidrs: list[str]) -> None:
+        self.world.members[member].settings = settings(service_cidr=CIDRS[member], pod_cidrs=tuple(cidrs))
         self.world.members[member].restart()
 
     @rule(member=members)
@@ -324,22 +324,22 @@ class Interleavings(RuleBasedStateMachine):
         """Return what the leader has granted, and since when, by cluster."""
         infos = self.world.view.list(ResourceImport)
         return {
-            found.name.removesuffix("-clusterinfo"): granted_in(found)
-            for found in infos
-            if found.spec.kind == "ClusterInfo"
+            info.name.removesuffix("-clusterinfo"): granted_in(info)
+            for info in infos
+            if info.spec.kind == "ClusterInfo"
         }
 
     def _check_claims(self) -> None:
         """Nothing is granted twice, and what is asked for in vain is in the way of something that is granted."""
         granted = self._granted()
         for name, claims in granted.items():
-            others = [claim for other in granted.keys() - {name} for claim in granted[other]]
-            assert not [claim for claim in claims if any(collide(claim, one) for one in others)]
+            other_claims = [claim for other in granted.keys() - {name} for claim in granted[other]]
+            assert not [claim for claim in claims if any(collide(claim, own_claim) for own_claim in other_claims)]
             export = self.world.exports()[f"{name}-clusterinfo"]
             for text in self.world.members[name].settings.pod_cidrs:
                 asked = cidr_claim(text, "")
                 assert asked is not None
-                assert asked in claims or any(collide(asked, one) for one in others), export
+                assert asked in claims or any(collide(asked, own_claim) for own_claim in other_claims), export
 
     def _check(self) -> None:
         world = self.world
@@ -349,9 +349,9 @@ class Interleavings(RuleBasedStateMachine):
         for name, member in inside.items():
             for raw in member.api.list(Kind.SERVICE_EXPORT):
                 service_name = raw["metadata"]["name"]
-                found = member.api.get(Kind.ENDPOINT_SLICE, "shop", f"{service_name}-slice")
+                endpoint_slice = member.api.get(Kind.ENDPOINT_SLICE, "shop", f"{service_name}-slice")
                 exported.setdefault(service_name, set()).add(name)
-                if found is not None and found["endpoints"][0]["conditions"]["ready"]:
+                if endpoint_slice is not None and endpoint_slice["endpoints"][0]["conditions"]["ready"]:
                     ready.add((name, service_name))
         for name, member in world.members.items():
             expected: dict[str, set[str]] = {}

@@ -16,7 +16,7 @@ from mcagent.model.dataplane.backend import Backend
 from mcagent.model.dataplane.facts import DatapathType
 from mcagent.model.dataplane.resources import Bridge, FlowEntry, NftChain, PeerKind, Route
 from mcagent.model.plan import ApplyResult, Desired, Fragment, Plan, Step
-from tests.unit.core_inputs import tunnel_port
+from tests.worlds.core_inputs import tunnel_port
 
 BRIDGE = Bridge(name="br-mc", datapath=DatapathType.NETDEV)
 TUNNEL = tunnel_port(2, "n2", PeerKind.GATEWAY)

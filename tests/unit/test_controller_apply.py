@@ -13,6 +13,7 @@ from devtools.apiserver.storage.merge import merge_patch
 from mcagent.controller.machinery.apply import Verb, Write, plan
 from mcagent.controller.machinery.reconciler import Ref, Wanted
 from mcagent.model.objects import Kind
+from tests.worlds.memory_objects import content_patch
 
 REF = Ref(kind=Kind.CONFIG_MAP, namespace="ns", name="x")
 _KEYS = st.sampled_from(["a", "b", "c", "d"])
@@ -79,7 +80,7 @@ def covers(wanted: Any, present: Any) -> bool:
 @given(content=_CONTENT, status=st.none() | st.dictionaries(_KEYS, _WANTED, max_size=3))
 def test_after_a_create_nothing_is_left_to_do(content: dict[str, Any], status: dict[str, Any] | None) -> None:
     """An object that was made from what is wanted is what is wanted."""
-    wanted = Wanted(ref=REF, body=content, status=status)
+    wanted = Wanted(ref=REF, body=content_patch(**content, status=status or {}))
     after, writes = settled(wanted, None)
     assert writes[0].verb is Verb.CREATE
     assert all(covers(value, after.get(part)) for part, value in content.items())
@@ -90,7 +91,7 @@ def test_after_a_create_nothing_is_left_to_do(content: dict[str, Any], status: d
 def test_after_a_patch_nothing_is_left_to_do(content: dict[str, Any], present: dict[str, Any]) -> None:
     """Whatever was there, one patch makes it what is wanted, and names the version that was looked at."""
     before = there(**present)
-    after, writes = settled(Wanted(ref=REF, body=content), copy.deepcopy(before))
+    after, writes = settled(Wanted(ref=REF, body=content_patch(**content)), copy.deepcopy(before))
     assert len(writes) <= 1
     assert all(covers(value, after.get(part)) for part, value in content.items())
     if writes:
@@ -109,7 +110,7 @@ def test_what_others_added_stays(content: dict[str, Any], present: dict[str, Any
     """Fields that are not wanted are as they were, at every depth."""
     before = there(**present, theirs=theirs)
     before["metadata"]["labels"] = {"theirs": "1"}
-    after, _ = settled(Wanted(ref=REF, body=content), copy.deepcopy(before))
+    after, _ = settled(Wanted(ref=REF, body=content_patch(**content)), copy.deepcopy(before))
     assert after["theirs"] == theirs
     assert after["metadata"]["labels"] == {"theirs": "1"}
     for part, fields in present.items():
@@ -121,18 +122,14 @@ def test_what_others_added_stays(content: dict[str, Any], present: dict[str, Any
 def test_only_what_differs_is_sent() -> None:
     """A patch holds the changed field, the removed one, and nothing that is right."""
     present = there(data={"a": "1", "b": "2", "c": "3"})
-    write = plan(Wanted(ref=REF, body={"data": {"a": "1", "b": "9", "c": None, "d": None}}), present)
+    write = plan(Wanted(ref=REF, body=content_patch(data={"a": "1", "b": "9", "c": None, "d": None})), present)
     assert write is not None
     assert write.body == {"metadata": {"resourceVersion": "7"}, "data": {"b": "9", "c": None}}
 
 
 def test_identity_in_a_body_is_never_sent() -> None:
     """What names an object comes from its Ref alone."""
-    body = {
-        "metadata": {"name": "other", "uid": "z", "resourceVersion": "1"},
-        "kind": "Secret",
-        "data": {"a": "1"},
-    }
+    body = content_patch(metadata={"name": "other", "uid": "z", "resourceVersion": "1"}, data={"a": "1"})
     made = plan(Wanted(ref=REF, body=body), None)
     assert made is not None
     assert made.body == {
@@ -148,7 +145,7 @@ def test_identity_in_a_body_is_never_sent() -> None:
 
 def test_the_status_has_a_write_of_its_own() -> None:
     """Content first, then status through its subresource, each with its version."""
-    wanted = Wanted(ref=REF, body={"spec": {"a": 1}}, status={"ready": True})
+    wanted = Wanted(ref=REF, body=content_patch(spec={"a": 1}, status={"ready": True}))
     after, writes = settled(wanted, there())
     assert [write.verb for write in writes] == [Verb.PATCH, Verb.STATUS]
     assert writes[1].body == {"metadata": {"resourceVersion": "8"}, "status": {"ready": True}}
@@ -157,7 +154,7 @@ def test_the_status_has_a_write_of_its_own() -> None:
 
 def test_one_that_must_not_be_made_is_not() -> None:
     """With `create` False an object that is not there stays away."""
-    assert plan(Wanted(ref=REF, body={"data": {}}, create=False), None) is None
+    assert plan(Wanted(ref=REF, body=content_patch(data={}), create=False), None) is None
 
 
 def test_a_delete_names_what_was_looked_at() -> None:
@@ -188,5 +185,5 @@ def test_a_delete_names_what_was_looked_at() -> None:
 def test_lists_are_owned_whole_but_for_defaults_of_ports(wanted: Any, present: Any, same: bool) -> None:
     """What the server fills in by itself is no difference; everything else in a list is."""
     fields = {} if present is None else {"ports": present}
-    write = plan(Wanted(ref=REF, body={"spec": {"ports": wanted}}), there(spec=fields))
+    write = plan(Wanted(ref=REF, body=content_patch(spec={"ports": wanted})), there(spec=fields))
     assert (write is None) is same

@@ -75,9 +75,9 @@ class World:
 @pytest.fixture
 def world() -> World:
     """Give an empty, synced cache."""
-    made = World()
-    made.cache.replace(Side.LOCAL, KIND, [])
-    return made
+    world = World()
+    world.cache.replace(Side.LOCAL, KIND, [])
+    return world
 
 
 _STEPS = st.lists(
@@ -96,29 +96,29 @@ def test_order_indexes_and_changes_agree_with_the_objects(steps: list[tuple[str,
     """After any history the index files exactly what is there, sorted, and the changes told lead to it."""
     world = World()
     cache = world.cache
-    for version, (what, name, colour, namespace) in enumerate(steps, start=1):
+    for version, (action, name, colour, namespace) in enumerate(steps, start=1):
         thing = obj(name, version, colour, uid=f"{version}", namespace=namespace)
-        if what == "event":
+        if action == "event":
             world.event(EventType.MODIFIED, thing)
-        elif what == "delete":
+        elif action == "delete":
             world.event(EventType.DELETED, thing)
-        elif what == "wrote":
+        elif action == "wrote":
             cache.wrote(Ref(kind=KIND, namespace=namespace, name=name), thing)
         else:
             cache.replace(Side.LOCAL, KIND, [thing])
     mirror: dict[tuple[str, str], Any] = {}
     for change in world.changes:
-        told = change.new or change.old
-        assert told is not None
-        key = (told.namespace, told.name)
+        changed_object = change.new or change.old
+        assert changed_object is not None
+        key = (changed_object.namespace, changed_object.name)
         assert mirror.get(key) == change.old
         mirror[key] = change.new
-    there = {key: value for key, value in mirror.items() if value is not None}
+    remaining = {key: value for key, value in mirror.items() if value is not None}
     listed = list(cache.list(ServiceAccount, Side.LOCAL))
-    assert listed == [there[key] for key in sorted(there)]
+    assert listed == [remaining[key] for key in sorted(remaining)]
     for namespace in ("ns", "other", "n"):
         assert list(cache.list(ServiceAccount, Side.LOCAL, namespace)) == [
-            there[key] for key in sorted(there) if key[0] == namespace
+            remaining[key] for key in sorted(remaining) if key[0] == namespace
         ]
     for colour in ("red", "blue"):
         assert list(cache.indexed(COLOURS, colour)) == [
@@ -157,15 +157,15 @@ def test_events_of_what_we_deleted_do_not_bring_it_back(world: World) -> None:
     assert world.version("a") is None
 
 
-@pytest.mark.parametrize("told", ["by its last version", "by nothing"])
-def test_the_late_answer_to_a_delete_leaves_what_was_made_since(world: World, told: str) -> None:
+@pytest.mark.parametrize("event_type", ["by its last version", "by nothing"])
+def test_the_late_answer_to_a_delete_leaves_what_was_made_since(world: World, event_type: str) -> None:
     """Deleted and made again while the answer to our write was under way: the new one stays, its events count."""
     world.event(EventType.ADDED, obj("a", 5, uid="first"))
     world.event(EventType.DELETED, obj("a", 6, uid="first"))
     world.event(EventType.ADDED, obj("a", 7, uid="second"))
     last = obj("a", 6, uid="first")
     last = replace_fields(last, metadata=replace_fields(last.metadata, deletion_timestamp="2026-01-01T00:00:00Z"))
-    world.cache.wrote(ref("a"), last if told == "by its last version" else None, obj("a", 5, uid="first"))
+    world.cache.wrote(ref("a"), last if event_type == "by its last version" else None, obj("a", 5, uid="first"))
     assert world.version("a") == "7"
     world.event(EventType.MODIFIED, obj("a", 8, uid="second"))
     assert world.version("a") == "8"

@@ -27,8 +27,8 @@ from mcagent.controller.run import reconcilers_of
 from mcagent.model.api.kubernetes import ApiNode, ApiService
 from mcagent.model.api.multicluster import ResourceImport
 from mcagent.model.objects import Kind
-from tests.unit.control_view import MemoryView
-from tests.unit.memory_objects import Clock, MemoryObjects
+from tests.worlds.control_view import MemoryView
+from tests.worlds.memory_objects import Clock, MemoryObjects
 
 SERVICES = Index(name="services", of=ApiService, side=Side.LOCAL, values=lambda _: ["all"])
 NODES = Index(name="nodes", of=ApiNode, side=Side.LOCAL, values=lambda _: ["all"])

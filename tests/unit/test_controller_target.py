@@ -18,7 +18,7 @@ from mcagent.model.api.kubernetes import SecretData
 from mcagent.model.errors import InputError
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.decode import read_as
-from tests.unit.memory_objects import typed
+from tests.worlds.memory_objects import typed
 
 PEM = b"-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n"
 LEADER = {"clusterID": "north", "server": "https://192.0.2.1:6443", "secret": "token"}
@@ -51,9 +51,13 @@ def test_the_oldest_cluster_set_with_a_server_counts() -> None:
     """A leader's own ClusterSet is no membership; of two members' the older is it."""
     leaders = cluster_set("led", "2020-01-01T00:00:00Z", leaders=[{"clusterID": "north"}])
     younger, older = cluster_set("b", "2026-02-01T00:00:00Z"), cluster_set("c", "2026-01-01T00:00:00Z")
-    found = membership([leaders, younger, older])
-    assert found is not None
-    assert (found.cluster_set, found.cluster_id, found.namespace) == ("c", "east", "mc")
+    decided_membership = membership([leaders, younger, older])
+    assert decided_membership is not None
+    assert (decided_membership.cluster_set, decided_membership.cluster_id, decided_membership.namespace) == (
+        "c",
+        "east",
+        "mc",
+    )
     assert membership([leaders]) is None
     assert membership([]) is None
 
@@ -67,9 +71,9 @@ def test_the_oldest_cluster_set_with_a_server_counts() -> None:
 )
 def test_an_id_from_before_the_field_comes_from_its_claim(claim: dict[str, Any]) -> None:
     """ClusterSets of v1alpha1 left the cluster's ID to a ClusterClaim."""
-    found = membership([cluster_set(clusterID="")], [claim])
-    assert found is not None
-    assert found.cluster_id == "old-east"
+    decided_membership = membership([cluster_set(clusterID="")], [claim])
+    assert decided_membership is not None
+    assert decided_membership.cluster_id == "old-east"
     with pytest.raises(InputError, match="clusterID") as info:
         membership([cluster_set(clusterID="")])
     assert info.value.code == "InvalidName"
@@ -128,9 +132,9 @@ def test_no_object_makes_anything_but_a_value_or_a_refusal(spec: Any, leaders: A
 
 def test_credentials_come_from_both_keys() -> None:
     """ca.crt and token are needed, and are never shown."""
-    found = credentials("Secret x", secret(ca_crt=PEM, token=b"abc.def\n"))
-    assert (found.ca, found.token) == (PEM, "abc.def")
-    assert "abc" not in repr(found)
+    result = credentials("Secret x", secret(ca_crt=PEM, token=b"abc.def\n"))
+    assert (result.ca, result.token) == (PEM, "abc.def")
+    assert "abc" not in repr(result)
 
 
 @pytest.mark.parametrize(

@@ -21,11 +21,14 @@ from mcagent.controller.contract.instances import (
 )
 from mcagent.controller.machinery.apply import RefusedStepError, plan
 from mcagent.controller.member.announce import released_announcement
+from mcagent.model.api.base import Metadata
+from mcagent.model.api.multicluster import MemberClusterAnnounce
 from mcagent.model.objects import Kind
-from tests.antrea_objects import VERSIONS, written_by
-from tests.unit.control_clusters import Clusters, Member
-from tests.unit.member_world import AREA, HOME, SET, conditions_of
+from mcagent.model.parsing.decode import read_as
 from tests.unit.test_duplicate_cluster_id import ANNOUNCE, FIRST, annotations_of, east_of, joined, ready, versions
+from tests.worlds.antrea_objects import VERSIONS, written_by
+from tests.worlds.control_clusters import Clusters, Member
+from tests.worlds.member_world import AREA, HOME, SET, conditions_of
 
 HOLDING = 30.0  # seconds: three heartbeats
 DUPLICATE = (FALSE, "DuplicateClusterID")
@@ -235,7 +238,7 @@ def test_the_announcement_of_antrea_is_taken_over_at_once(version: str) -> None:
     announce = written_by(version)["member-announce-from-south"]
     for now in (0.0, 1.0):
         announce["metadata"].setdefault("annotations", {})["touch-ts"] = str(now)
-        assert holder.refuse(announce, "south", now, duplicate=False) is None
+        assert holder.refuse(read_as(MemberClusterAnnounce, announce), "south", now, duplicate=False) is None
 
 
 def test_clocks_of_two_clusters_are_not_compared() -> None:
@@ -243,7 +246,7 @@ def test_clocks_of_two_clusters_are_not_compared() -> None:
     for beat in ("1970-01-01T00:00:00Z", "2999-01-01T00:00:00Z", "no time"):
         holder = AnnouncementHolder("east-2")
         notes = {INSTANCE_ANNOTATION: "east-1 30", "touch-ts": beat}
-        announce = {"metadata": {"namespace": AREA, "annotations": notes}}
+        announce = MemberClusterAnnounce(metadata=Metadata(namespace=AREA, annotations=notes))
         refusals = [holder.refuse(announce, "east", now, duplicate=False) for now in (500.0, 529.0, 530.0)]
         assert [refusal is None for refusal in refusals] == [False, False, True]
 
@@ -260,7 +263,7 @@ def test_one_late_heartbeat_is_no_other_cluster() -> None:
     holder, reasons = AnnouncementHolder("east-2"), []
     for now, beat in enumerate(("1", "2", "3")):
         notes = {INSTANCE_ANNOTATION: "east-1 30", "touch-ts": beat}
-        announce = {"metadata": {"namespace": AREA, "annotations": notes}}
+        announce = MemberClusterAnnounce(metadata=Metadata(namespace=AREA, annotations=notes))
         refusal = holder.refuse(announce, "east", 10.0 * now, duplicate=False)
         assert refusal is not None
         reasons.append(is_waiting(refusal.reason))

@@ -65,10 +65,12 @@ def test_port_numbers_are_distinct(names: list[str], in_use: dict[str, int]) -> 
     assert assign_ofports(reversed(names), in_use) == assigned
 
 
-@pytest.mark.parametrize(("number", "kept"), [(1, False), (2, True), (65_000, True), (65_001, False), (0, False)])
-def test_port_numbers_that_are_kept(number: int, kept: bool) -> None:
+@pytest.mark.parametrize(
+    ("number", "is_kept"), [(1, False), (2, True), (65_000, True), (65_001, False), (0, False)]
+)
+def test_port_numbers_that_are_kept(number: int, is_kept: bool) -> None:
     """A number outside the range of tunnel ports is not kept."""
-    assert (assign_ofports(["a"], {"a": number})["a"] == number) is kept
+    assert (assign_ofports(["a"], {"a": number})["a"] == number) is is_kept
 
 
 def test_conflicts_of_port_numbers() -> None:

@@ -13,8 +13,8 @@ from mcagent.model.config import TrafficEncryption
 from mcagent.model.dataplane.facts import Facts
 from mcagent.model.dataplane.resources import NftChain, NftSet
 from mcagent.model.dataplane.wireguard import WireGuardImplementation
-from tests.unit.core_inputs import HOME, config, resources, snapshot
 from tests.unit.test_encryption import EAST, OWN
+from tests.worlds.core_inputs import HOME, config, resources, snapshot
 
 FACTS = Facts(wireguard=WireGuardImplementation.KERNEL, wireguard_public_key=OWN)
 # Hooks of each type of chain (nft(8), CHAINS).
@@ -53,8 +53,8 @@ def test_chains_and_sets_fit_together(
 def test_rejected_packets_to_pods_are_answered_after_the_mark_of_their_connection() -> None:
     """The chain that sets it comes before; packets from Pods are answered before conntrack (-200)."""
     settings = config("g1", stretched_network_policy=True)
-    found = resources(compile_desired(snapshot(*HOME, EAST), FACTS, settings))
-    chains = {r.name: r for r in found if isinstance(r, NftChain)}
+    all_resources = resources(compile_desired(snapshot(*HOME, EAST), FACTS, settings))
+    chains = {r.name: r for r in all_resources if isinstance(r, NftChain)}
     assert chains["mct_reject_in"].priority == -150
     assert chains["mct_reject_out"].priority == -300
     for name, mac in zip(("mct_reject_in", "mct_reject_out"), REJECT_MACS, strict=True):

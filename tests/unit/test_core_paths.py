@@ -6,7 +6,7 @@ from mcagent.core.compile import compile_desired
 from mcagent.model.dataplane.facts import Facts
 from mcagent.model.dataplane.resources import TunnelPort
 from mcagent.model.problem import Severity
-from tests.unit.core_inputs import HOME, cluster, config, resources, snapshot
+from tests.worlds.core_inputs import HOME, cluster, config, resources, snapshot
 
 
 def test_a_tunnel_that_only_small_packets_pass_is_a_problem_of_its_cluster() -> None:
@@ -25,5 +25,5 @@ def test_a_tunnel_that_only_small_packets_pass_is_a_problem_of_its_cluster() -> 
         in silent.message
     )
     assert narrow.subject == silent.subject == "ClusterInfoImport mc/east-clusterinfo"
-    both = compile_desired(objects, Facts(silent=frozenset(names), narrow=frozenset(names)), config("g1"))
-    assert sorted(problem.reason for problem in both.desired.problems) == ["PathMtu"] * 2 + ["PeerSilent"] * 2
+    compiled = compile_desired(objects, Facts(silent=frozenset(names), narrow=frozenset(names)), config("g1"))
+    assert sorted(problem.reason for problem in compiled.desired.problems) == ["PathMtu"] * 2 + ["PeerSilent"] * 2

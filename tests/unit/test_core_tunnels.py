@@ -52,8 +52,8 @@ def test_tunnels_to_a_node() -> None:
     expected = Tunnel(name=name, address=PEER4, peer_kind=PeerKind.NODE, peer="n2")
     assert node_tunnels((peer, None), CONFIG) == (expected,)
     to_gateway = LocalPeer(name="n2", address=PEER4, gateway=True, networks=())
-    (found,) = node_tunnels((to_gateway, None), CONFIG)
-    assert (found.peer_kind, found.name) == (PeerKind.GATEWAY, name)  # a worker may become a gateway
+    (tunnel,) = node_tunnels((to_gateway, None), CONFIG)
+    assert (tunnel.peer_kind, tunnel.name) == (PeerKind.GATEWAY, name)  # a worker may become a gateway
     (encrypted,) = node_tunnels((peer, ENCRYPTED), CONFIG)
     assert (encrypted.address, encrypted.end, encrypted.gateway) == (BEHIND, ENCRYPTED, PEER4)
     assert encrypted.name != name
@@ -72,7 +72,7 @@ def test_tunnels_to_a_cluster() -> None:
     assert other.address == PEER6
     ends = (ENCRYPTED, CLEAR)
     tunnels = cluster_tunnels((cluster, ends), OWN4, CONFIG)
-    assert [(found.address, found.end) for found in tunnels] == [(BEHIND, ENCRYPTED), (PEER4, CLEAR)]
+    assert [(tunnel.address, tunnel.end) for tunnel in tunnels] == [(BEHIND, ENCRYPTED), (PEER4, CLEAR)]
     assert tunnels[1].name == name
     assert cluster_tunnels((cluster, ()), OWN4, CONFIG) == ()
     assert names_of({"east": tunnels, "west": ()}, {"n2": (clear,)}) == (tunnels[0].name, name, name)
@@ -89,7 +89,7 @@ def test_encryption_of_a_tunnel(end: RemoteEnd | None, encrypted: bool, reached:
 
 
 @pytest.mark.parametrize(
-    ("found", "expected"),
+    ("near_tunnel", "expected"),
     [
         (tunnel(PeerKind.NODE), OWN4),
         (tunnel(PeerKind.NODE, PEER6), OWN6),
@@ -100,10 +100,10 @@ def test_encryption_of_a_tunnel(end: RemoteEnd | None, encrypted: bool, reached:
         (tunnel(PeerKind.REMOTE, PEER4, CLEAR), OUTER),
     ],
 )
-def test_the_own_end_of_a_tunnel(found: Tunnel, expected: Address) -> None:
+def test_the_own_end_of_a_tunnel(near_tunnel: Tunnel, expected: Address) -> None:
     """It depends on the kind of peer, on the IP version, and on encryption."""
     ends = OwnEnds(to_nodes=(OWN4, OWN6), to_clusters=OUTER)
-    assert ends.of(found) == expected
+    assert ends.of(near_tunnel) == expected
     assert ends.addresses == (OWN4, OWN6, OUTER)
     assert OwnEnds(to_nodes=(OWN4,)).addresses == (OWN4,)
     assert OwnEnds().of(tunnel(PeerKind.NODE)) is None

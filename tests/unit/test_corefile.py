@@ -51,8 +51,8 @@ def test_what_kubeadm_installs_gets_a_zone_and_a_line() -> None:
 
 def test_what_others_change_meanwhile_stays() -> None:
     """Only what was put in is taken out."""
-    made = configured(KUBEADM, "").replace("cache 30", "cache 60").replace("ttl 30", "ttl 5")
-    assert restored(made) == KUBEADM.replace("cache 30", "cache 60").replace("ttl 30", "ttl 5")
+    changed = configured(KUBEADM, "").replace("cache 30", "cache 60").replace("ttl 30", "ttl 5")
+    assert restored(changed) == KUBEADM.replace("cache 30", "cache 60").replace("ttl 30", "ttl 5")
 
 
 def test_a_line_of_the_administrators_own_stays() -> None:
@@ -68,17 +68,17 @@ def test_a_line_of_the_administrators_own_stays() -> None:
 )
 def test_a_plugin_without_options_gets_a_block(line: str) -> None:
     """And loses it again."""
-    made = configured(f". {{\n    {line}\n}}\n", "")
-    assert answers(made)
-    assert made.count("{") == made.count("}") == 2
-    assert not answers(restored(made))
-    assert restored(made).count("{") == 1
-    assert answers(configured(restored(made), ""))
-    assert ("# names" in restored(made)) == ("# names" in line)
+    changed = configured(f". {{\n    {line}\n}}\n", "")
+    assert answers(changed)
+    assert changed.count("{") == changed.count("}") == 2
+    assert not answers(restored(changed))
+    assert restored(changed).count("{") == 1
+    assert answers(configured(restored(changed), ""))
+    assert ("# names" in restored(changed)) == ("# names" in line)
 
 
 @pytest.mark.parametrize(
-    ("corefile", "said"),
+    ("corefile", "message"),
     [
         ("", 'has no plugin "kubernetes"'),
         ("cluster.local:53 {\n kubernetes cluster.local\n}\n. {\n forward . 1.1.1.1\n}\n", "has no plugin"),
@@ -89,11 +89,11 @@ def test_a_plugin_without_options_gets_a_block(line: str) -> None:
         (". {\n other {\n  kubernetes a\n }\n}\n", "has no plugin"),
     ],
 )
-def test_what_is_not_understood_is_refused(corefile: str, said: str) -> None:
+def test_what_is_not_understood_is_refused(corefile: str, message: str) -> None:
     """With what is in the way, and left as it is."""
     with pytest.raises(InputError, match=r"^ConfigMap x/y: Corefile: ") as error:
         configured(corefile, "ConfigMap x/y")
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert restored(corefile) == corefile
 
 
@@ -119,14 +119,14 @@ def test_putting_in_and_taking_out_gives_the_same(
     before: list[str], options: list[str], after: list[str], indent: str, comment: str
 ) -> None:
     """For any Corefile with options; to put in twice is to put in once."""
-    inner = "".join(f"{indent}{indent}{one}\n" for one in options)
+    inner = "".join(f"{indent}{indent}{option}\n" for option in options)
     plugin = f"{indent}kubernetes cluster.local in-addr.arpa {{{comment}\n{inner}{indent}}}\n"
-    lines = [f"{indent}{one}\n" for one in before]
-    text = f".:53 {{\n{''.join(lines)}{plugin}{''.join(f'{indent}{one}' + chr(10) for one in after)}}}\n"
-    made = configured(text, "")
-    assert answers(made)
-    assert configured(made, "") == made
-    assert restored(made) == text
+    lines = [f"{indent}{option}\n" for option in before]
+    text = f".:53 {{\n{''.join(lines)}{plugin}{''.join(f'{indent}{option}' + chr(10) for option in after)}}}\n"
+    changed = configured(text, "")
+    assert answers(changed)
+    assert configured(changed, "") == changed
+    assert restored(changed) == text
 
 
 @pytest.mark.parametrize(

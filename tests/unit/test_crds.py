@@ -13,12 +13,13 @@ import yaml
 
 from devtools.apiserver.objects.registry import parse_crd
 from devtools.apiserver.objects.resources import BUILT_IN
+from mcagent.kube.sources.manifests import FastLoader
 from mcagent.model.kinds import KINDS
 
 ROOT = Path(__file__).parents[2]
 FILES = ROOT / "deploy/helm/mcagent/files/crds"
-CRDS = {path.stem: yaml.safe_load(path.read_text()) for path in sorted(FILES.glob("*.yaml"))}
-OBJECTS = list(yaml.safe_load_all((ROOT / "tests/data/objects.yaml").read_text()))
+CRDS = {path.stem: yaml.load(path.read_text(), FastLoader) for path in sorted(FILES.glob("*.yaml"))}
+OBJECTS = list(yaml.load_all((ROOT / "tests/data/objects.yaml").read_text(), FastLoader))
 
 # What may stand in a schema here (apiextensions.k8s.io/v1 JSONSchemaProps, the part that is used).
 KEYWORDS = {"type", "description", "properties", "additionalProperties", "items", "required", "enum", "format"}
@@ -54,8 +55,8 @@ def schema_of(api_version: str, kind: str) -> dict[str, Any]:
     for crd in CRDS.values():
         spec = crd["spec"]
         if spec["group"] == group and spec["names"]["kind"] == kind:
-            (found,) = [v for v in spec["versions"] if v["name"] == version]
-            schema: dict[str, Any] = found["schema"]["openAPIV3Schema"]
+            (crd_version,) = [v for v in spec["versions"] if v["name"] == version]
+            schema: dict[str, Any] = crd_version["schema"]["openAPIV3Schema"]
             return schema
     raise AssertionError(f"no CRD for {api_version} {kind}")
 
@@ -118,10 +119,10 @@ def test_printer_columns_are_those_of_the_contract(name: str) -> None:
         columns = version["additionalPrinterColumns"]
         older = {"Cluster ID"} if version["name"] == "v1alpha1" and name == "clustersets" else set()
         assert [column["name"] for column in columns] == [*(c for c in COLUMNS[name] if c not in older), "Age"]
-        known = {path for path, _ in walk(version["schema"]["openAPIV3Schema"])}
+        paths = {path for path, _ in walk(version["schema"]["openAPIV3Schema"])}
         for column in columns:
             path = re.sub(r"\[\?\(@\.(type==\"[A-Z][a-z]+\"|live==0)\)\]", "[]", column["jsonPath"])
-            assert path in known | {".metadata.creationTimestamp"}
+            assert path in paths | {".metadata.creationTimestamp"}
 
 
 @pytest.mark.parametrize("obj", OBJECTS, ids=lambda obj: f"{obj['kind']}-{obj['metadata']['name']}")

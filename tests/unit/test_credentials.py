@@ -38,9 +38,9 @@ def kubeconfig(server: str = f"http://{NOWHERE}", **user: Any) -> RawObject:
 
 def with_cluster(**fields: Any) -> RawObject:
     """Return a kubeconfig with fields of the cluster, and a token."""
-    made = kubeconfig(token=CANARY)
-    made["clusters"][0]["cluster"].update(fields)
-    return made
+    document = kubeconfig(token=CANARY)
+    document["clusters"][0]["cluster"].update(fields)
+    return document
 
 
 def with_provider(name: str, key: str) -> RawObject:

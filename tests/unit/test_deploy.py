@@ -14,11 +14,12 @@ import yaml
 
 from mcagent.agent.config import Settings, load
 from mcagent.http.listening import Authentication
+from mcagent.kube.sources.manifests import FastLoader
 from mcagent.model.config import Config
 from mcagent.model.kinds import AGENT_KINDS, KINDS
 
 ROOT = Path(__file__).parents[2] / "deploy"
-MANIFESTS = list(yaml.safe_load_all((ROOT / "agent.yaml").read_text()))
+MANIFESTS = list(yaml.load_all((ROOT / "agent.yaml").read_text(), FastLoader))
 TOP = {
     "ServiceAccount": set(),
     "ClusterRole": {"rules"},
@@ -31,8 +32,8 @@ PORT = 10360
 
 def one(kind: str) -> dict[str, Any]:
     """Return the one manifest of a kind."""
-    (found,) = [manifest for manifest in MANIFESTS if manifest["kind"] == kind]
-    return dict(found)
+    (matching,) = [manifest for manifest in MANIFESTS if manifest["kind"] == kind]
+    return dict(matching)
 
 
 def pod() -> dict[str, Any]:
@@ -42,8 +43,8 @@ def pod() -> dict[str, Any]:
 
 def container() -> dict[str, Any]:
     """Return the only container."""
-    (found,) = pod()["containers"]
-    return dict(found)
+    (container,) = pod()["containers"]
+    return dict(container)
 
 
 @pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda manifest: manifest["kind"])
@@ -88,7 +89,7 @@ def test_the_binding_binds_role_and_account() -> None:
     (subject,) = binding["subjects"]
     assert (subject["kind"], subject["name"]) == ("ServiceAccount", one("ServiceAccount")["metadata"]["name"])
     assert pod()["serviceAccountName"] == subject["name"]
-    assert yaml.safe_load((ROOT / "kustomization.yaml").read_text())["namespace"] == subject["namespace"]
+    assert yaml.load((ROOT / "kustomization.yaml").read_text(), FastLoader)["namespace"] == subject["namespace"]
 
 
 def test_nothing_is_privileged() -> None:
@@ -159,8 +160,8 @@ def test_the_agent_takes_the_configuration(tmp_path: Path) -> None:
 
 def test_kustomize_finds_its_files() -> None:
     """Everything that the kustomization names is there, and each object once: the CRDs, workloads of a member."""
-    resources = yaml.safe_load((ROOT / "kustomization.yaml").read_text())["resources"]
-    objects = [obj for name in resources for obj in yaml.safe_load_all((ROOT / name).read_text())]
+    resources = yaml.load((ROOT / "kustomization.yaml").read_text(), FastLoader)["resources"]
+    objects = [obj for name in resources for obj in yaml.load_all((ROOT / name).read_text(), FastLoader)]
     names = [f"{obj['kind']} {obj['metadata']['name']}" for obj in objects]
     read = [KINDS[kind] for kind in AGENT_KINDS]
     crds = {
@@ -185,7 +186,7 @@ def test_kustomize_builds_the_example_of_the_page(tmp_path: Path) -> None:
     done = subprocess.run([kubectl, "kustomize", str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     text = done.stdout
-    objects = {(obj["kind"], obj["metadata"]["name"]): obj for obj in yaml.safe_load_all(text)}
+    objects = {(obj["kind"], obj["metadata"]["name"]): obj for obj in yaml.load_all(text, FastLoader)}
     file = tmp_path / "agent.yaml"
     file.write_text(objects["ConfigMap", "mcagent-agent"]["data"]["agent.yaml"])
     settings = load(file, {"MCAGENT_NODE_NAME": "n1"}, {})
@@ -201,10 +202,10 @@ def test_kustomize_builds_the_example_of_the_page(tmp_path: Path) -> None:
 
 def test_open_vswitch_has_the_same_limits() -> None:
     """Nothing privileged either, no token of the API; its database outlives Pods, its sockets are the agent's."""
-    account, daemons = yaml.safe_load_all((ROOT / "openvswitch.yaml").read_text())
+    account, daemons = yaml.load_all((ROOT / "openvswitch.yaml").read_text(), FastLoader)
     spec = daemons["spec"]["template"]["spec"]
-    (found,) = spec["containers"]
-    security = found["securityContext"]
+    (container,) = spec["containers"]
+    security = container["securityContext"]
     assert (account["automountServiceAccountToken"], spec["automountServiceAccountToken"]) == (False, False)
     assert "privileged" not in security
     assert (security["allowPrivilegeEscalation"], security["readOnlyRootFilesystem"]) == (False, True)
@@ -217,7 +218,7 @@ def test_open_vswitch_has_the_same_limits() -> None:
 
 def test_an_upgrade_of_open_vswitch_hands_over() -> None:
     """The new Pod starts while the old one runs, on every Node that has an agent."""
-    _, daemons = yaml.safe_load_all((ROOT / "openvswitch.yaml").read_text())
+    _, daemons = yaml.load_all((ROOT / "openvswitch.yaml").read_text(), FastLoader)
     spec = daemons["spec"]
     assert spec["updateStrategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
     assert spec["selector"]["matchLabels"] == spec["template"]["metadata"]["labels"]

@@ -8,6 +8,8 @@ from typing import Any
 
 import yaml
 
+from mcagent.kube.sources.manifests import FastLoader
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/deploy.md"
 START = "<!-- accounts: compared by tests/unit/test_deploy_accounts.py -->"
@@ -35,7 +37,7 @@ def table() -> str:
     """Return the table, from the manifests."""
     rows: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for file in FILES:
-        for manifest in yaml.safe_load_all((ROOT / "deploy" / file).read_text()):
+        for manifest in yaml.load_all((ROOT / "deploy" / file).read_text(), FastLoader):
             if manifest["kind"] not in ("Role", "ClusterRole"):
                 continue
             of_member = manifest["metadata"]["name"] == MEMBER_ROLE
@@ -46,8 +48,8 @@ def table() -> str:
                 rows[account, where][", ".join(rule["verbs"])] += words(rule)
     lines = ["| account | where | may |", "| --- | --- | --- |"]
     for (account, where), granted in rows.items():
-        told = "; ".join(f"{verbs}: {', '.join(dict.fromkeys(what))}" for verbs, what in granted.items())
-        lines.append(f"| {account} | {where} | {told} |")
+        rights = "; ".join(f"{verbs}: {', '.join(dict.fromkeys(what))}" for verbs, what in granted.items())
+        lines.append(f"| {account} | {where} | {rights} |")
     return "\n".join(lines)
 
 
@@ -69,14 +71,14 @@ def test_the_page_says_what_the_manifests_grant() -> None:
 
 def test_secrets_are_read_by_name_only() -> None:
     """Every rule about Secrets or Leases names them, and nobody creates one."""
-    found = 0
+    count = 0
     for file in FILES:
-        for manifest in yaml.safe_load_all((ROOT / "deploy" / file).read_text()):
+        for manifest in yaml.load_all((ROOT / "deploy" / file).read_text(), FastLoader):
             for rule in manifest.get("rules", ()):
                 if {"secrets", "leases"} & set(rule["resources"]):
-                    found += 1
+                    count += 1
                     assert rule["resourceNames"], (file, rule)
                     assert not {"create", "delete", "patch"} & set(rule["verbs"]), (file, rule)
                 assert "serviceaccounts/token" not in rule["resources"]
                 assert not {"escalate", "bind", "impersonate"} & set(rule["verbs"])
-    assert found == 5
+    assert count == 5

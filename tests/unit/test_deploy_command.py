@@ -14,6 +14,7 @@ import yaml
 from mcagent.cli.main import COMMANDS, main
 from mcagent.controller.admin.manifests import Part
 from mcagent.core.policies.rules import TIERS
+from mcagent.kube.sources.manifests import FastLoader
 from tests.e2e.guide import INSTALL, UPGRADE, commands, every_command
 
 ROOT = Path(__file__).parents[2]
@@ -22,8 +23,8 @@ ROOT = Path(__file__).parents[2]
 def objects(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, dict[str, Any]]:
     """Return what is printed, by kind and name."""
     assert main(["deploy", "-o", "json", *arguments]) == 0
-    found = json.loads(capsys.readouterr().out)["items"]
-    return {f"{obj['kind']} {obj['metadata']['name']}": obj for obj in found}
+    items = json.loads(capsys.readouterr().out)["items"]
+    return {f"{obj['kind']} {obj['metadata']['name']}": obj for obj in items}
 
 
 def test_the_manifests_are_in_the_wheel() -> None:
@@ -78,15 +79,15 @@ def test_rights_on_policies_come_with_consent(capsys: pytest.CaptureFixture[str]
 
 def test_yaml_says_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     """For people and GitOps; configuration is readable in it."""
-    known = objects(capsys, "--clusterid", "east")
+    as_json = objects(capsys, "--clusterid", "east")
     assert main(["deploy", "--clusterid", "east"]) == 0
     text = capsys.readouterr().out
-    assert list(yaml.safe_load_all(text)) == list(known.values())
+    assert list(yaml.load_all(text, FastLoader)) == list(as_json.values())
     assert "\n    clusterID: east\n" in text
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("--set", "agent.config.podCidrs=[]"), 'agent.config: podCidrs: unknown key (did you mean "podCIDRs"?)'),
         (("--set", "member.config.maxActiveGateways=0"), "member.config: maxActiveGateways: must be"),
@@ -98,11 +99,13 @@ def test_yaml_says_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         (("--role", "all", "-n", "mc", "--leader-namespace", "mc"), "--leader-namespace: must not be that of"),
     ],
 )
-def test_what_is_wrong_is_said(arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_wrong_is_said(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Flag or key, and what would be right; nothing is printed."""
     assert main(["deploy", *arguments]) == 2
     out, err = capsys.readouterr()
-    assert said in err
+    assert message in err
     assert out == ""
 
 
@@ -115,14 +118,14 @@ def test_what_is_wrong_is_said(arguments: tuple[str, ...], said: str, capsys: py
 )
 def test_images_go_together(image: str, openvswitch: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Open vSwitch's image is beside the agent's."""
-    found = objects(capsys, "--role", "all", "--image", image)
-    used = {
+    manifests = objects(capsys, "--role", "all", "--image", image)
+    images = {
         name: obj["spec"]["template"]["spec"]["containers"][0]["image"]
-        for name, obj in found.items()
+        for name, obj in manifests.items()
         if obj["kind"] in ("Deployment", "DaemonSet")
     }
-    assert used.pop("DaemonSet mcagent-openvswitch") == openvswitch
-    assert set(used.values()) == {image}
+    assert images.pop("DaemonSet mcagent-openvswitch") == openvswitch
+    assert set(images.values()) == {image}
 
 
 def test_a_registry_is_that_of_both_images(capsys: pytest.CaptureFixture[str]) -> None:

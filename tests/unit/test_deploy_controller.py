@@ -19,6 +19,7 @@ from mcagent.controller.member.policies.consent import CLUSTER_KINDS
 from mcagent.controller.run import reconcilers_of
 from mcagent.controller.settings import MemberSettings, ReplicatedPolicies, WriteEndpoints
 from mcagent.http.listening import Authentication
+from mcagent.kube.sources.manifests import FastLoader
 from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
 
@@ -41,13 +42,13 @@ Manifest = dict[str, Any]
 @cache
 def manifests(role: ControllerRole) -> list[Manifest]:
     """Return all objects of a role's file."""
-    return list(yaml.safe_load_all((ROOT / f"{role}.yaml").read_text()))
+    return list(yaml.load_all((ROOT / f"{role}.yaml").read_text(), FastLoader))
 
 
 def one(role: ControllerRole, kind: str, name: str = "") -> Manifest:
     """Return the one object of a kind (and name)."""
-    (found,) = [m for m in manifests(role) if m["kind"] == kind and name in ("", m["metadata"]["name"])]
-    return found
+    (manifest,) = [m for m in manifests(role) if m["kind"] == kind and name in ("", m["metadata"]["name"])]
+    return manifest
 
 
 def rules(role: ControllerRole) -> dict[tuple[str, str], set[str]]:
@@ -271,20 +272,20 @@ def test_webhooks_lead_to_the_service_and_identity_fails_closed(role: Controller
 
 def test_a_leader_of_all_namespaces_may_do_there_what_it_may_do_at_home() -> None:
     """The same rights but for Lease and Secrets, and the same webhooks for all other namespaces."""
-    added = list(yaml.safe_load_all((ROOT / "leader-all-namespaces.yaml").read_text()))
+    added = list(yaml.load_all((ROOT / "leader-all-namespaces.yaml").read_text(), FastLoader))
     name = "mcagent-leader-all-namespaces"
     assert {manifest["metadata"]["name"] for manifest in added} == {name}
     role, binding, *configurations = added
     assert (role["kind"], binding["kind"]) == ("ClusterRole", "ClusterRoleBinding")
     assert binding["roleRef"] == {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
     assert binding["subjects"] == one(ControllerRole.LEADER, "ClusterRoleBinding")["subjects"]
-    here = [
+    rules = [
         rule
         for rule in one(ControllerRole.LEADER, "Role", "mcagent-leader")["rules"]
         if not {"leases", "secrets"} & set(rule["resources"])
     ]
     hooks, *_reviews = one(ControllerRole.LEADER, "ClusterRole")["rules"]
-    assert role["rules"] == [*here, hooks | {"resourceNames": [name]}]
+    assert role["rules"] == [*rules, hooks | {"resourceNames": [name]}]
     others = {
         "matchExpressions": [
             {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": [HOME[ControllerRole.LEADER]]}
@@ -293,7 +294,7 @@ def test_a_leader_of_all_namespaces_may_do_there_what_it_may_do_at_home() -> Non
     for configuration in configurations:
         shipped = one(ControllerRole.LEADER, configuration["kind"])
         assert configuration["webhooks"] == [hook | {"namespaceSelector": others} for hook in shipped["webhooks"]]
-    assert [found["kind"] for found in configurations] == [
+    assert [webhook["kind"] for webhook in configurations] == [
         "ValidatingWebhookConfiguration",
         "MutatingWebhookConfiguration",
     ]
@@ -304,12 +305,14 @@ def test_policies_come_with_the_webhooks() -> None:
     for parts in PARTS.values():
         kinds = [obj["kind"] for obj in objects(parts, Site())]
         assert kinds.index("ValidatingAdmissionPolicy") < kinds.index("ValidatingWebhookConfiguration")
-    assert "admission-policies.yaml" in yaml.safe_load((ROOT / "kustomization.yaml").read_text())["resources"]
+    assert (
+        "admission-policies.yaml" in yaml.load((ROOT / "kustomization.yaml").read_text(), FastLoader)["resources"]
+    )
 
 
 def test_the_policies_know_every_field_of_a_gateway() -> None:
     """An agent could change a field that is neither its own nor compared by the policy."""
-    crd = yaml.safe_load((ROOT / "helm/mcagent/files/crds/gateways.yaml").read_text())
+    crd = yaml.load((ROOT / "helm/mcagent/files/crds/gateways.yaml").read_text(), FastLoader)
     (version,) = crd["spec"]["versions"]
     schema = version["schema"]["openAPIV3Schema"]
     assert "x-kubernetes-preserve-unknown-fields" not in schema
@@ -317,7 +320,7 @@ def test_the_policies_know_every_field_of_a_gateway() -> None:
     compared = fields | {f"metadata.{name}" for name in ("labels", "annotations", "finalizers", "ownerReferences")}
     policies = {
         obj["metadata"]["name"]: obj
-        for obj in yaml.safe_load_all((ROOT / "admission-policies.yaml").read_text())
+        for obj in yaml.load_all((ROOT / "admission-policies.yaml").read_text(), FastLoader)
         if obj["kind"] == "ValidatingAdmissionPolicy"
     }
     policy = " ".join(variable["expression"] for variable in policies["gateways.mcagent.io"]["spec"]["variables"])

@@ -28,7 +28,7 @@ from mcagent.core.failover.detection import (
 )
 from mcagent.core.tunnel_probes import EXAMINED, EXAMINED_EVERY, MEASURED, Examination, ProbeState
 from mcagent.model.dataplane.resources import Bfd, PeerKind, TunnelPort
-from tests.unit.core_inputs import tunnel_port
+from tests.worlds.core_inputs import tunnel_port
 
 DEFAULT = Bfd(min_tx=100, min_rx=100, mult=3)
 UP = {"state": "up", "diagnostic": "No Diagnostic", "remote_diagnostic": "No Diagnostic"}
@@ -94,7 +94,7 @@ def test_a_false_alarm_doubles_the_time_up_to_its_bound() -> None:
 
 
 @pytest.mark.parametrize(
-    ("outage", "lost", "status"),
+    ("outage", "lost_probes", "status"),
     [
         (0.3, 0, UP_AFTER_ALARM),  # the next longer time would have noticed it, too
         (99.0, 0, UP_AFTER_ALARM),  # no probe is answered
@@ -106,10 +106,10 @@ def test_a_false_alarm_doubles_the_time_up_to_its_bound() -> None:
         (0.0, 0, {}),
     ],
 )
-def test_a_real_failure_is_no_false_alarm(outage: float, lost: int, status: Mapping[str, str]) -> None:
+def test_a_real_failure_is_no_false_alarm(outage: float, lost_probes: int, status: Mapping[str, str]) -> None:
     """However often it repeats: detection on a LAN stays as fast as before."""
     path = Path()
-    assert {path.alarm(outage, lost=lost, status=status) for _ in range(30)} == {1}
+    assert {path.alarm(outage, lost=lost_probes, status=status) for _ in range(30)} == {1}
 
 
 def test_a_session_that_comes_back_late_was_lost() -> None:
@@ -144,18 +144,18 @@ def test_a_long_round_trip_raises_the_time(round_trip: float, factor: int) -> No
 
 
 @pytest.mark.parametrize(
-    ("round_trip", "lost", "factor"),
+    ("round_trip", "lost_probes", "factor"),
     [(0.15, 0, 2), (0.15, 1, 4), (0.15, 2, 2), (0.15, 9, 2), (0.09, 1, 1), (5.0, 1, 8)],
 )
 def test_a_long_path_that_loses_single_probes_gets_twice_as_much(
-    round_trip: float, lost: int, factor: int
+    round_trip: float, lost_probes: int, factor: int
 ) -> None:
     """Short paths do not, and an outage that takes probes in a row changes nothing."""
-    recent = (*((round_trip,) * MEASURED), *((None,) * lost), *((round_trip,) * 2))
+    recent = (*((round_trip,) * MEASURED), *((None,) * lost_probes), *((round_trip,) * 2))
     timing, reason = next_timing(PathTiming(), DEFAULT, ProbeState(answers=True, recent=recent), UP, 1.0)
     assert timing.factor == factor
-    assert ("1 single probes lost" in reason) == (lost == 1 and factor > 1)
-    assert (timing.quiet == QUIET_LOSS) == (lost == 1 and factor > 1)
+    assert ("1 single probes lost" in reason) == (lost_probes == 1 and factor > 1)
+    assert (timing.quiet == QUIET_LOSS) == (lost_probes == 1 and factor > 1)
 
 
 def test_a_few_late_answers_and_lost_probes_do_not_raise_it() -> None:
@@ -211,7 +211,7 @@ def test_only_tunnels_to_other_clusters_are_adapted() -> None:
     tunnels: list[tuple[TunnelPort, Mapping[str, str]]] = [(port, UP) for port in ports]
     adapted = Detection().update(tunnels, slow, DEFAULT, 1.0)
     assert adapted.factors == {"mc-1": 4}
-    assert [(one.port.name, one.before, one.after) for one in adapted.changes] == [("mc-1", 0.3, 1.2)]
+    assert [(change.port.name, change.before, change.after) for change in adapted.changes] == [("mc-1", 0.3, 1.2)]
     again = adapted.update(tunnels, slow, DEFAULT, 2.0)
     assert again.factors is adapted.factors
     assert not again.changes

@@ -65,9 +65,9 @@ class Path:
 
     def probe(self, now: float) -> None:
         """Send a probe there and back, and adapt."""
-        lost = self.is_lost(0) or self.is_lost(1)
+        is_lost = self.is_lost(0) or self.is_lost(1)
         delay = self.kind.round_trip + self.chance.uniform(-1.0, 1.0) * self.kind.jitter
-        self.recent = [*self.recent, None if lost else delay][-KEPT:]
+        self.recent = [*self.recent, None if is_lost else delay][-KEPT:]
         if self.adapt:
             state = ProbeState(answers=True, recent=tuple(self.recent))
             self.timing, _ = next_timing(self.timing, DEFAULT, state, UP, now)

@@ -127,10 +127,10 @@ WORLDS = st.lists(RESOURCES, max_size=14).map(world_of)
 
 def actual_of(world: World) -> Actual:
     """Return the world as backends report it."""
-    found: dict[Backend, dict[ResourceKey, Resource]] = {backend: {} for backend in Backend}
+    actual: dict[Backend, dict[ResourceKey, Resource]] = {backend: {} for backend in Backend}
     for (backend, key), resource in world.items():
-        found[backend][key] = resource
-    return found
+        actual[backend][key] = resource
+    return actual
 
 
 def desired_of(world: World, fragments: list[int]) -> Desired:
@@ -349,10 +349,10 @@ def test_plans_and_states_are_json(before: World, after: World) -> None:
     """Everything can be told as JSON and as text, whatever is in it."""
     desired = desired_of(after, [0, 1])
     plan = diff(actual_of(before), desired)
-    told = json.loads(json.dumps(to_json(api_plan(plan))))
-    assert sum(told["counts"].values()) == len(plan)
-    assert [stage["backend"] for stage in told["stages"]] == [str(stage.backend) for stage in plan.stages]
-    assert sum(len(stage["steps"]) for stage in told["stages"]) == len(plan)
+    document = json.loads(json.dumps(to_json(api_plan(plan))))
+    assert sum(document["counts"].values()) == len(plan)
+    assert [stage["backend"] for stage in document["stages"]] == [str(stage.backend) for stage in plan.stages]
+    assert sum(len(stage["steps"]) for stage in document["stages"]) == len(plan)
     state = json.loads(json.dumps(to_json(api_desired(desired))))
     assert sum(map(len, state["fragments"].values())) == len(after)
     assert {"role", "clusters", "encryption"} <= state["summary"].keys()

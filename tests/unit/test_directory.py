@@ -100,9 +100,9 @@ class Case:
 @pytest.fixture
 def case(tmp_path: Path) -> Iterator[Case]:
     """Give a directory and a source that is not started yet."""
-    made = Case(tmp_path)
-    yield made
-    made.source.stop()
+    case = Case(tmp_path)
+    yield case
+    case.source.stop()
 
 
 def test_all_manifests_are_read(case: Case) -> None:
@@ -179,11 +179,11 @@ def test_a_file_broken_from_the_start_stops_no_other(case: Case) -> None:
 def test_a_file_being_written_is_not_taken_for_a_shorter_one(tmp_path: Path) -> None:
     """While a file grows in place, objects that are not written yet are not taken for deleted."""
     case = Case(tmp_path, interval=0.4)
-    both = gateway("n1") + "---\n" + gateway("n2")
-    case.write("a.yaml", both)
+    two_gateways = gateway("n1") + "---\n" + gateway("n2")
+    case.write("a.yaml", two_gateways)
     case.source.start([Kind.GATEWAY])
     case.mirror.wait_keys(Kind.GATEWAY, "kube-system/n1", "kube-system/n2")
-    text = both + "---\n" + gateway("n3")
+    text = two_gateways + "---\n" + gateway("n3")
     with (case.path / "a.yaml").open("w") as file:
         for char in text:  # each character is a change of the file, closer together than two looks
             file.write(char)

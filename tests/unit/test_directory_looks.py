@@ -21,9 +21,9 @@ from mcagent.model.objects import Kind
 class Directory:
     """A directory whose source looks only when it is told to; it is the sink, too."""
 
-    def __init__(self, path: Path, **more: Any) -> None:
+    def __init__(self, path: Path, **options: Any) -> None:
         self.path, self.texts, self.changes = path, list[str](), 0
-        self.source = DirectorySource(path, self, changed=self._changed, **more)
+        self.source = DirectorySource(path, self, changed=self._changed, **options)
         self.source.set_kinds([Kind.NODE])
 
     def _changed(self) -> None:

@@ -105,11 +105,13 @@ def test_there_is_one_winner_in_any_order(dispute: Dispute) -> None:
 @given(dispute=_DISPUTES, report=_REPORTS)
 def test_reports_of_claimants_do_not_count(dispute: Dispute, report: AnswerReport) -> None:
     """Whatever a claimant reports of itself or of others."""
-    others = tuple(r for r in dispute.reports if r.reporter not in {c.cluster_id for c in dispute.claimants})
-    assert winner(replace(dispute, reports=others)) == winner(dispute)
+    other_reports = tuple(
+        r for r in dispute.reports if r.reporter not in {c.cluster_id for c in dispute.claimants}
+    )
+    assert winner(replace(dispute, reports=other_reports)) == winner(dispute)
     for claimant in dispute.claimants:
         false = replace(report, reporter=claimant.cluster_id)
-        assert winner(replace(dispute, reports=(*others, false))) == winner(dispute)
+        assert winner(replace(dispute, reports=(*other_reports, false))) == winner(dispute)
 
 
 @given(dispute=_DISPUTES, claimants=_CLAIMANTS)
@@ -132,13 +134,13 @@ def test_the_winner_stays_the_winner(dispute: Dispute) -> None:
     if first is None:
         return
     taken = any(claimant.since for claimant in dispute.claimants if claimant is not first)
-    others = tuple(replace(c, since="") for c in dispute.claimants if c is not first and c.address)
+    other_claimants = tuple(replace(c, since="") for c in dispute.claimants if c is not first and c.address)
     settled = first.settled | {claimant.cluster_id for claimant in dispute.claimants} if taken else first.settled
     proved = dispute.quorum(first) >= Quorum.SINGLE
     now = replace(first, since=first.since or LATER, settled=settled, proved=proved or first.proved)
-    later = Dispute((now, *others), dispute.reports, NOW)
+    later = Dispute((now, *other_claimants), dispute.reports, NOW)
     if dispute.standing(first) is not ClaimStanding.REQUESTED and taken:
-        assert winner(later) in {now, *(c for c in others if later.quorum(c) >= Quorum.SINGLE)}
+        assert winner(later) in {now, *(c for c in other_claimants if later.quorum(c) >= Quorum.SINGLE)}
 
 
 # --- examples -------------------------------------------------------------------------------------------------

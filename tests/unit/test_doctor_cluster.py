@@ -66,9 +66,9 @@ def labelled(component: str, name: str, namespace: str = "kube-system") -> RawOb
     return {"metadata": {"name": name, "namespace": namespace, "labels": labels}}
 
 
-def condition(kind: str, status: str = "True", **more: str) -> RawObject:
+def condition(kind: str, status: str = "True", **message: str) -> RawObject:
     """Return a status with one condition."""
-    return {"conditions": [{"type": kind, "status": status, **more}]}
+    return {"conditions": [{"type": kind, "status": status, **message}]}
 
 
 def agent(node: str, *, ready: bool = True, image: str = "mcagent:1") -> RawObject:
@@ -214,7 +214,7 @@ class NoServer:
 
     server = "https://api:6443"
 
-    def __init__(self, *args: object, **more: object) -> None:
+    def __init__(self, *args: object, **fields: object) -> None:
         """Connect to nothing."""
 
     def clock(self, *, timeout: float) -> float:
@@ -233,16 +233,16 @@ def cluster(*, answered: tuple[str, ...] = (), cluster_id: str = "", **readings:
     return ExaminedCluster(client, config, answered, readings=read, clock=0.0, now=NOW)
 
 
-def findings(seen: ExaminedCluster) -> tuple[CheckFinding, ...]:
+def findings(examined: ExaminedCluster) -> tuple[CheckFinding, ...]:
     """Return what is found in a cluster."""
-    return examine(Scope.CLUSTER, seen)
+    return examine(Scope.CLUSTER, examined)
 
 
-def told(seen: ExaminedCluster) -> dict[str, str]:
+def told(examined: ExaminedCluster) -> dict[str, str]:
     """Return the reasons of all findings that are not fine."""
     return {
         finding.reason or finding.check: finding.level
-        for finding in findings(seen)
+        for finding in findings(examined)
         if finding.level != FindingLevel.OK
     }
 
@@ -445,8 +445,8 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_is_named_and_nothing_beside_it(fault: str) -> None:
     """One fault in a good cluster gives its reason, and no other."""
-    seen, reasons = FAULTS[fault]
-    assert set(told(seen)) == reasons
+    examined, reasons = FAULTS[fault]
+    assert set(told(examined)) == reasons
 
 
 @pytest.mark.parametrize(
@@ -493,8 +493,8 @@ def examined(
     )
 
     def diagnosed(client: Any, name: str, config: Config, answered: Any, progress: Any) -> ClusterReport:
-        seen = cluster(nodes=nodes, pods=pods, problems=(problem,), answered=tuple(answered))
-        return ClusterReport(cluster=name, findings=findings(seen))
+        examined_cluster = cluster(nodes=nodes, pods=pods, problems=(problem,), answered=tuple(answered))
+        return ClusterReport(cluster=name, findings=findings(examined_cluster))
 
     by_node = {answer.node: answer for answer in answers}
     monkeypatch.setattr(doctor_diagnose, "diagnose_cluster", diagnosed)
@@ -515,7 +515,7 @@ ANSWERED = Answer(node="n2", page=to_json(NodeReport(findings=(OPEN_VSWITCH,))))
 
 
 @pytest.mark.parametrize(
-    ("answer", "seen"),
+    ("answer", "subject"),
     [
         (UNANSWERED, UNANSWERED.error),
         (EMPTY, "its answer holds no findings"),
@@ -523,13 +523,13 @@ ANSWERED = Answer(node="n2", page=to_json(NodeReport(findings=(OPEN_VSWITCH,))))
     ],
 )
 def test_a_node_whose_agent_does_not_answer_is_named(
-    monkeypatch: pytest.MonkeyPatch, answer: Answer, seen: str
+    monkeypatch: pytest.MonkeyPatch, answer: Answer, subject: str
 ) -> None:
     """A warning with the cause and what to do stands for the Node's own findings; other Nodes keep theirs."""
     report, by_node = examined(monkeypatch, answer, ANSWERED)
     (finding,) = by_node["n1"]
     assert (finding.check, finding.reason, finding.level) == ("agents", "AgentNotAsked", "warning")
-    assert finding.seen == seen
+    assert finding.seen == subject
     assert "mcagent doctor" in finding.do
     assert by_node["n2"] == (OPEN_VSWITCH,)
     assert "cidrs" not in {finding.check for finding in report.findings}
@@ -545,13 +545,13 @@ def test_the_input_is_judged_where_no_agent_answers(monkeypatch: pytest.MonkeyPa
 
 def test_a_leader_is_judged_as_one() -> None:
     """It has other CRDs, and follows no leader."""
-    seen = cluster(
+    examined = cluster(
         deployments=[labelled("leader", "mcagent-leader", "mcs") | {"status": {"readyReplicas": 1}}],
         crds={name_of(crd): served(crd) for crd in expected_crds(InstalledRole.LEADER)},
         cluster_sets=[ClusterSet(metadata=Metadata(name="cs", namespace="mcs"))],
         leaders=[],
     )
-    assert told(seen) == {}
+    assert told(examined) == {}
 
 
 def test_addresses_and_udp_ports_of_a_service_are_read() -> None:

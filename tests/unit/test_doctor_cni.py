@@ -133,7 +133,7 @@ TUNNEL_PODS = {**PODS, **links("cilium_vxlan")}
 
 
 @pytest.mark.parametrize(
-    ("seen", "reasons"),
+    ("examined", "reasons"),
     [
         (cilium(), {}),
         (cilium(TRANSLATES), {}),
@@ -149,9 +149,9 @@ TUNNEL_PODS = {**PODS, **links("cilium_vxlan")}
         (cilium(TRANSLATES, devices=PODS), {}),
     ],
 )
-def test_each_wrong_setting_has_its_reason(seen: Any, reasons: Mapping[str, FindingLevel]) -> None:
+def test_each_wrong_setting_has_its_reason(examined: Any, reasons: Mapping[str, FindingLevel]) -> None:
     """One setting, one reason; the same CNI with the right one is fine."""
-    assert told(seen) == reasons
+    assert told(examined) == reasons
 
 
 def test_the_remedy_names_setting_and_value() -> None:

@@ -176,9 +176,9 @@ def node(
 GOOD = node()
 
 
-def findings(seen: ExaminedNode) -> tuple[CheckFinding, ...]:
+def findings(examined: ExaminedNode) -> tuple[CheckFinding, ...]:
     """Return what is found on a Node."""
-    return examine(Scope.NODE, seen)
+    return examine(Scope.NODE, examined)
 
 
 def agent(**values: Any) -> ExaminedNode:
@@ -191,11 +191,11 @@ def switch(**values: Any) -> ExaminedNode:
     return node(switch=replace(SWITCH, **values))
 
 
-def told(seen: ExaminedNode) -> dict[str, str]:
+def told(examined: ExaminedNode) -> dict[str, str]:
     """Return the reasons of all findings that are not fine; of those that were skipped, the checks."""
     return {
         finding.reason if finding.reason not in ("", NOT_READ) else finding.check: finding.level
-        for finding in findings(seen)
+        for finding in findings(examined)
         if finding.level != FindingLevel.OK
     }
 
@@ -214,7 +214,7 @@ def test_a_good_node_is_fine_in_every_check() -> None:
 
 def test_a_node_with_nothing_to_do_is_fine() -> None:
     """Without any gateway there is a bare bridge: no flows, no tunnels, no device, and nothing wrong with that."""
-    seen = node(
+    examined = node(
         structs.replace(STATUS, summary=Summary(role="none")),
         switch=replace(SWITCH, flows=0, tunnels=()),
         underlay=replace(UNDERLAY, host_mtu=0),
@@ -222,7 +222,7 @@ def test_a_node_with_nothing_to_do_is_fine() -> None:
         return_devices=(),
         paths=(),
     )
-    assert told(seen) == {}
+    assert told(examined) == {}
 
 
 def tunnel(*, status: Status = STATUS, readings: Mapping[str, Any] | None = None, **change: Any) -> ExaminedNode:
@@ -345,10 +345,10 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_is_named_and_nothing_beside_it(fault: str) -> None:
     """One fault in a good Node gives its reason, and no other; what cannot be looked at is skipped."""
-    seen, reasons = FAULTS[fault]
-    levels = told(seen)
+    examined, reasons = FAULTS[fault]
+    levels = told(examined)
     assert set(levels) == reasons
-    skipped = {finding.check for finding in findings(seen) if finding.level == FindingLevel.SKIPPED}
+    skipped = {finding.check for finding in findings(examined) if finding.level == FindingLevel.SKIPPED}
     assert {reason for reason in reasons if reason in names(Scope.NODE)} == skipped
 
 
@@ -428,15 +428,15 @@ def test_only_a_running_agent_knows_its_desired_state() -> None:
     assert told(node(Status(), error="no answer", differences=(step,)))["Differs"] == "warning"
 
 
-def chain(*rules: str, table: str = "t", hook: str = "", policy: str = "accept", **more: Any) -> ExaminedNode:
+def chain(*rules: str, table: str = "t", hook: str = "", policy: str = "accept", **fields: Any) -> ExaminedNode:
     """Return a Node with one foreign chain."""
     return node(
-        chains=(ForeignChain(family="ip", table=table, name="c", hook=hook, policy=policy, rules=rules, **more),)
+        chains=(ForeignChain(family="ip", table=table, name="c", hook=hook, policy=policy, rules=rules, **fields),)
     )
 
 
 @pytest.mark.parametrize(
-    ("seen", "reasons"),
+    ("examined", "reasons"),
     [
         (chain(hook="forward", policy="drop"), {"ForwardPolicyDrop"}),
         (chain('iifname "mc-gw0" accept', hook="forward", policy="drop"), set()),
@@ -467,17 +467,17 @@ def chain(*rules: str, table: str = "t", hook: str = "", policy: str = "accept",
         (chain("-d 192.168.2.11/32 -p udp -m udp dport 6081 -j RETURN", table="nat(legacy)"), set()),
     ],
 )
-def test_rules_of_others_are_read(seen: ExaminedNode, reasons: set[str]) -> None:
+def test_rules_of_others_are_read(examined: ExaminedNode, reasons: set[str]) -> None:
     """What a foreign rule says of our port, device, mark or of forwarding counts; the rest does not."""
-    assert set(told(seen)) == reasons
+    assert set(told(examined)) == reasons
 
 
 def test_wireguards_port_may_not_be_translated_where_the_node_encrypts() -> None:
     """Its packets are the tunnel's then."""
     rules = ("ip daddr 192.168.2.11 udp dport 51821 dnat to 10.1.1.7",)
     chains = (ForeignChain(family="ip", table="nat", name="c", rules=rules),)
-    seen = node(config={"encryption": TrafficEncryption.WIREGUARD}, chains=chains)
-    assert "TranslatesTunnel" in told(seen)
+    examined = node(config={"encryption": TrafficEncryption.WIREGUARD}, chains=chains)
+    assert "TranslatesTunnel" in told(examined)
 
 
 def problem(path: str, reason: str, message: str, severity: str = "error") -> ProblemStatus:
@@ -488,8 +488,8 @@ def problem(path: str, reason: str, message: str, severity: str = "error") -> Pr
 
 def test_the_mtu_to_set_is_told() -> None:
     """It is what passes, less what the tunnel adds."""
-    seen = node(paths=(replace(PATH, full=False, passes=1400),))
-    (finding,) = (finding for finding in findings(seen) if finding.reason == "MtuTooLarge")
+    examined = node(paths=(replace(PATH, full=False, passes=1400),))
+    (finding,) = (finding for finding in findings(examined) if finding.reason == "MtuTooLarge")
     assert "mtu: 1350 in the configuration" in finding.do
 
 
@@ -552,8 +552,8 @@ def encrypted(**peer: Any) -> ExaminedNode:
 def test_encryption_without_a_handshake_names_its_cause() -> None:
     """The likeliest cause is shown; a tunnel behind WireGuard says nothing more."""
     causes = ("UDP port 51821 is closed", "or not")
-    seen = encrypted(state="never", text="has never shaken hands", causes=causes)
-    (finding,) = (finding for finding in findings(seen) if finding.level == FindingLevel.FAILED)
+    examined = encrypted(state="never", text="has never shaken hands", causes=causes)
+    (finding,) = (finding for finding in findings(examined) if finding.level == FindingLevel.FAILED)
     assert finding.reason == "NoHandshake"
     assert "UDP port 51821 is closed" in finding.seen
 

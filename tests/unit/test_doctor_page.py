@@ -36,14 +36,14 @@ def test_a_node_that_has_nothing_is_looked_at(settings: Settings) -> None:
 
 def test_many_requests_are_one_look(settings: Settings) -> None:
     """Within a few seconds the same answer is given again; beyond a short queue the answer is 503."""
-    asked = threading.Event()
+    asked_event = threading.Event()
     go = threading.Event()
     statuses = 0
 
     def status() -> Page:
         nonlocal statuses
         statuses += 1
-        asked.set()
+        asked_event.set()
         assert go.wait(30)
         return Page(body=json.dumps({"alive": True}))
 
@@ -51,14 +51,14 @@ def test_many_requests_are_one_look(settings: Settings) -> None:
     answers: list[Page] = []
     threads = [threading.Thread(target=lambda: answers.append(page())) for _ in range(12)]
     threads[0].start()
-    assert asked.wait(30)
-    for one in threads[1:]:
-        one.start()
+    assert asked_event.wait(30)
+    for thread in threads[1:]:
+        thread.start()
     wait_until(lambda: len(answers) == 8, "those that are too many to be told so")
     go.set()
-    for one in threads:
-        one.join(30)
-    codes = sorted(one.status for one in answers)
+    for thread in threads:
+        thread.join(30)
+    codes = sorted(thread.status for thread in answers)
     assert codes.count(200) == 4
     assert codes.count(503) == 8
     assert statuses == 1
@@ -75,8 +75,8 @@ def test_the_node_has_the_name_of_its_configuration(
     text = (
         f"source: dir:{tmp_path}\novsdb: unix:{tmp_path}/db.sock\nrunDirectory: {tmp_path}\nlisten: 127.0.0.1:9\n"
     )
-    for more, name in (("nodeName: n7\n", "n7"), ("", socket.gethostname().lower())):
-        file.write_text(text + more)
+    for configuration, name in (("nodeName: n7\n", "n7"), ("", socket.gethostname().lower())):
+        file.write_text(text + configuration)
         assert main(["doctor", "--config", str(file), "-o", "json"]) == 1
         (node,) = json.loads(capsys.readouterr().out)["nodes"]
         assert node["node"] == name

@@ -11,7 +11,7 @@ from mcagent.doctor.checks.cluster.agents import nodes
 from mcagent.doctor.checks.cluster.pod_routing import placed_pods, places_of
 from mcagent.doctor.examined import ExaminedCluster
 from mcagent.kube.source import RawObject
-from mcagent.model.api.kubernetes import ApiNode
+from mcagent.model.api.kubernetes import ApiNode, ApiPod
 from mcagent.model.config import Config, PodRouting
 from mcagent.model.parsing.decode import read_as
 
@@ -33,7 +33,7 @@ def told(pods: list[RawObject], *with_nodes: ApiNode, routing: PodRouting = PodR
     client: Any = None
     readings: dict[Any, Any] = {
         nodes: list(with_nodes),
-        placed_pods: tuple(placed for each in pods for placed in places_of(each)),
+        placed_pods: tuple(placed for each in pods for placed in places_of(read_as(ApiPod, each))),
     }
     config = Config(node_name="", pod_routing=routing)
     (finding,) = pod_routing.examine(ExaminedCluster(client, config, readings=readings))

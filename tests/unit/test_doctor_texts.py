@@ -62,7 +62,7 @@ COMMIT
 
 def test_a_ruleset_is_read() -> None:
     """Base chains with hook, priority and policy, others without; the rules of each."""
-    chains = {str(one): one for one in parse_ruleset(RULESET)}
+    chains = {str(table): table for table in parse_ruleset(RULESET)}
     assert list(chains) == ["ip nat POSTROUTING", "ip nat CNI", "inet filter input"]
     post, mine, into = chains.values()
     assert (post.type, post.hook, post.priority, post.policy) == ("nat", "postrouting", 100, "accept")
@@ -72,7 +72,7 @@ def test_a_ruleset_is_read() -> None:
 
 def test_a_saved_iptables_is_read() -> None:
     """Chains of all tables, with their policies."""
-    chains = {one.name: one for one in parse_save(SAVED)}
+    chains = {chain.name: chain for chain in parse_save(SAVED)}
     assert set(chains) == {"INPUT", "FORWARD", "MINE", "POSTROUTING"}
     assert chains["FORWARD"].policy == "drop"
     assert "dport 6081" in chains["INPUT"].rules[0]

@@ -36,10 +36,10 @@ def target(counts: Iterator[int]) -> Target:
 def waited(counts: Iterator[int], grace: float, monkeypatch: pytest.MonkeyPatch) -> tuple[int | None, ...]:
     """Return the counts at the start and at the end."""
     monkeypatch.setattr(drain, "LOOK", 0.01)
-    said: list[str] = []
-    report = wait_translated(target(counts), grace, said.append)
+    lines: list[str] = []
+    report = wait_translated(target(counts), grace, lines.append)
     expected = f"open TCP connections that it translates, which end with the drain: {report.translated}"
-    assert said[0] == f"Node g1: {expected}"
+    assert lines[0] == f"Node g1: {expected}"
     return report.translated, report.ended
 
 
@@ -57,11 +57,11 @@ def test_a_gateway_that_cannot_count_is_drained_at_once() -> None:
     def refuse() -> int:
         raise McagentError("no such page: is it an older version?")
 
-    said: list[str] = []
-    report = wait_translated(replace(target(iter(())), translated=refuse), 60, said.append)
+    lines: list[str] = []
+    report = wait_translated(replace(target(iter(())), translated=refuse), 60, lines.append)
     assert (report.translated, report.ended) == (None, None)
     assert "older version" in report.error
-    assert said == [f"Node g1: the connections that it translates are not counted: {report.error}"]
+    assert lines == [f"Node g1: the connections that it translates are not counted: {report.error}"]
 
 
 def test_a_failed_count_does_not_end_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:

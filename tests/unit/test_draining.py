@@ -15,33 +15,33 @@ def run(
     state: Draining | None, until: float, packets: list[tuple[float, Packets]], start: float = 0.0
 ) -> list[tuple[float, Phase]]:
     """Advance whenever the state asks for it; return when which phase began."""
-    now, found = start, []
+    now, phases = start, []
     while now <= until:
         counted = [count for at, count in packets if at <= now]
         before = state.phase if state else None
         state = advance(state, why="asked", refused="", packets=counted[-1], now=now, timeout=10.0)
         if state.phase is not before:
-            found.append((now, state.phase))
+            phases.append((now, state.phase))
         if state.wake == math.inf:
             break
         assert state.wake > now
         now = state.wake
-    return found
+    return phases
 
 
 def test_other_clusters_move_first_then_the_nodes() -> None:
     """With nothing to carry each step takes just its least time."""
-    found = run(Draining(), 60.0, [(0.0, Packets())])
-    assert [phase for _, phase in found] == [Phase.REMOTE, Phase.LOCAL, Phase.DRAINED]
-    assert found[-1][0] <= 2 * SETTLE + 1.0
+    phases = run(Draining(), 60.0, [(0.0, Packets())])
+    assert [phase for _, phase in phases] == [Phase.REMOTE, Phase.LOCAL, Phase.DRAINED]
+    assert phases[-1][0] <= 2 * SETTLE + 1.0
 
 
 def test_a_step_waits_until_no_packet_comes() -> None:
     """Packets that still come hold it up; those of the other direction do not."""
     packets = [(i / 4, Packets(remote=min(i, 12), local=i)) for i in range(30)]
-    found = {phase: at for at, phase in run(Draining(), 60.0, packets)}
-    assert 4.0 <= found[Phase.LOCAL] <= 4.75  # the last came at 3.0
-    assert found[Phase.DRAINED] >= 8.25
+    times = {phase: at for at, phase in run(Draining(), 60.0, packets)}
+    assert 4.0 <= times[Phase.LOCAL] <= 4.75  # the last came at 3.0
+    assert times[Phase.DRAINED] >= 8.25
 
 
 def test_what_never_stops_ends_by_the_time_out_and_is_told() -> None:

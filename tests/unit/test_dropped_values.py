@@ -10,16 +10,22 @@ from mcagent.controller.machinery.cache import Cache
 from mcagent.controller.machinery.reconciler import Ref, Side, Wanted
 from mcagent.controller.machinery.written import DROPPED_FOR, WrittenObjects
 from mcagent.model.objects import Kind
+from tests.worlds.memory_objects import content_patch
 
 REF = Ref(side=Side.LEADER, kind=Kind.RESOURCE_EXPORT, namespace="area", name="west-clusterinfo")
 META = {"name": "west-clusterinfo", "uid": "u", "resourceVersion": "1"}
 KEY = {"publicKey": "k", "port": 51820}
 
 
-def desired_export(**more: Any) -> Wanted:
+def infos_with(**fields: Any) -> list[dict[str, Any]]:
+    """Return the gateways of an export."""
+    return [{"gatewayIP": "192.168.1.1", "wireGuard": {**KEY, **fields}}]
+
+
+def desired_export(**fields: Any) -> Wanted:
     """Return an export with fields that old CRDs drop, and a status."""
-    infos = [{"gatewayIP": "192.168.1.1", "wireGuard": {**KEY, **more}}]
-    return Wanted(ref=REF, body={"spec": {"infos": infos, "new": {"a": 1}, "id": "west"}}, status={"x": "y"})
+    spec = {"infos": infos_with(**fields), "new": {"a": 1}, "id": "west"}
+    return Wanted(ref=REF, body=content_patch(spec=spec, status={"x": "y"}))
 
 
 def pruned(body: Any) -> Any:
@@ -69,7 +75,7 @@ def test_another_value_is_sent_and_so_is_what_somebody_changes() -> None:
     changed["spec"]["infos"][0]["gatewayIP"] = "192.168.1.66"
     mended = plan(desired_export(), changed, memory.dropped(REF, changed, 1, 1.0))
     assert mended is not None
-    assert mended.body["spec"]["infos"] == desired_export().body["spec"]["infos"]
+    assert mended.body["spec"]["infos"] == infos_with()
 
 
 def test_other_objects_and_other_leaders_are_asked_anew() -> None:
@@ -95,4 +101,4 @@ def test_no_target_port_is_written_as_zero() -> None:
     body = {"spec": {"service": {"serviceSpec": {"ports": [{"name": "http", "port": 80}]}}}}
     stored: dict[str, Any] = {**copy.deepcopy(body), "metadata": META}
     stored["spec"]["service"]["serviceSpec"]["ports"][0]["targetPort"] = 0
-    assert plan(Wanted(ref=REF, body=body), stored) is None
+    assert plan(Wanted(ref=REF, body=content_patch(**body)), stored) is None

@@ -11,11 +11,14 @@ from mcagent.controller.contract.cluster_uid import CLUSTER_UID_ANNOTATION, REFU
 from mcagent.controller.leader.members import REFUSED_KEPT
 from mcagent.controller.member.networks.discovery import discover_cluster_uid
 from mcagent.kube.errors import ApiRefusalError, ApiUnreachableError
+from mcagent.model.api.base import Metadata
+from mcagent.model.api.multicluster import MemberClusterAnnounce
 from mcagent.model.objects import Kind
-from tests.antrea_objects import VERSIONS, written_by
-from tests.unit.control_clusters import Clusters, Member
-from tests.unit.member_world import AREA, HOME, SET, conditions_of
+from mcagent.model.parsing.decode import read_as
 from tests.unit.test_member_cluster_info_import import Answers
+from tests.worlds.antrea_objects import VERSIONS, written_by
+from tests.worlds.control_clusters import Clusters, Member
+from tests.worlds.member_world import AREA, HOME, SET, conditions_of
 
 FIRST, SECOND = "11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222"
 ANNOUNCE = "member-announce-from-east"
@@ -230,17 +233,17 @@ def test_the_report_of_a_refused_cluster_that_is_gone_ends() -> None:
 @pytest.mark.parametrize("holder", [None, "", SECOND])
 def test_an_announcement_without_another_uid_is_written(holder: str | None) -> None:
     """Members of Antrea and of older versions have none."""
-    meta: dict[str, Any] = {"namespace": AREA}
-    if holder is not None:
-        meta["annotations"] = {CLUSTER_UID_ANNOTATION: holder}
-    assert refuse({"metadata": meta}, "east", SECOND) is None
-    assert refuse({"metadata": {**meta, "annotations": {CLUSTER_UID_ANNOTATION: FIRST}}}, "east", "") is None
+    notes = {} if holder is None else {CLUSTER_UID_ANNOTATION: holder}
+    for texts, uid in ((notes, SECOND), ({CLUSTER_UID_ANNOTATION: FIRST}, "")):
+        announce = MemberClusterAnnounce(metadata=Metadata(namespace=AREA, annotations=texts))
+        assert refuse(announce, "east", uid) is None
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_member_of_antrea_can_be_replaced_by_mcagent(version: str) -> None:
     """Its recorded announcement has no UID, so a migrated cluster keeps its ID."""
-    assert refuse(written_by(version)["member-announce-from-south"], "south", FIRST) is None
+    announce = read_as(MemberClusterAnnounce, written_by(version)["member-announce-from-south"])
+    assert refuse(announce, "south", FIRST) is None
 
 
 def test_text_that_is_no_uid_is_not_reported() -> None:

@@ -19,8 +19,8 @@ from mcagent.model.dataplane.facts import Facts
 from mcagent.model.dataplane.resources import Route
 from mcagent.model.net import Network, contains
 from mcagent.model.objects import ApiObject, Snapshot
-from tests.unit.agentworld import Facility
-from tests.unit.core_inputs import HOME, addresses, cluster, config, networks, node, pod, snapshot
+from tests.worlds.agentworld import Facility
+from tests.worlds.core_inputs import HOME, addresses, cluster, config, networks, node, pod, snapshot
 
 PODS = networks("10.2.0.0/15")[0]
 EAST = cluster("east", "10.97.0.0/16", "10.2.0.0/16")
@@ -46,10 +46,10 @@ def test_a_network_inside_a_cidr_in_use_is_found_whatever_was_cut_out_before(
     assert all(network in outer_by_network or network in in_use for network in later)
     assert all(contains(cidr, outer) for outer in outer_by_network.values())
     # The same after it was cut out, in a new process too
-    left = parts_outside(cidr, networks_inside)
-    again = dict(enclosed(outermost_networks(networks_inside), prefix_numbers(left)))
+    remaining = parts_outside(cidr, networks_inside)
+    again = dict(enclosed(outermost_networks(networks_inside), prefix_numbers(remaining)))
     assert all(contains(cidr, outer) for outer in again.values())
-    assert not left or set(again) == set(outermost_networks(networks_inside))
+    assert not remaining or set(again) == set(outermost_networks(networks_inside))
 
 
 @given(st.lists(CIDRS), st.lists(CIDRS))
@@ -58,7 +58,7 @@ def test_a_cidr_of_which_nothing_is_in_use_surrounds_nothing(
 ) -> None:
     """So what claims it later is refused."""
     for network, outer in enclosed(inner, prefix_numbers(in_use)):
-        assert any(outer.overlaps(used) for used in in_use if used != network)
+        assert any(outer.overlaps(range_used) for range_used in in_use if range_used != network)
         assert contains(outer, network)
 
 

@@ -18,7 +18,7 @@ from mcagent.model.dataplane.resources import FlowEntry, NftChain, NftSet, Route
 from mcagent.model.dataplane.wireguard import WireGuardDevice, WireGuardImplementation, WireGuardPeer
 from mcagent.model.objects import ApiObject, ClusterInfoImport, WireGuardInfo
 from mcagent.model.problem import Severity
-from tests.unit.core_inputs import HOME, cluster, config, gateway, node, resources, snapshot
+from tests.worlds.core_inputs import HOME, cluster, config, gateway, node, resources, snapshot
 
 
 def key(number: int) -> str:
@@ -65,11 +65,11 @@ def reasons(result: Compiled) -> set[str]:
 def test_every_gateway_is_a_peer_with_an_endpoint_of_its_own() -> None:
     """Tunnels end behind the device: an address that follows from the gatewayIP, allowed to that peer alone."""
     result = compiled(EAST)
-    found = resources(result)
-    (device,) = [r for r in found if isinstance(r, WireGuardDevice)]
+    all_resources = resources(result)
+    (device,) = [r for r in all_resources if isinstance(r, WireGuardDevice)]
     assert device.addresses == (ip_address("240.0.2.1"),)
     assert (device.public_key, device.listen_port, device.mtu) == (OWN, 51821, 1440)
-    peers = {r.public_key: r for r in found if isinstance(r, WireGuardPeer)}
+    peers = {r.public_key: r for r in all_resources if isinstance(r, WireGuardPeer)}
     assert peers[key(11)].endpoint == (ip_address("203.0.113.1"), 51821)
     assert peers[key(12)].allowed_ips == (ip_network("251.0.113.2/32"),)
     assert remote_ends(result) == {"251.0.113.1", "251.0.113.2"}
@@ -78,14 +78,14 @@ def test_every_gateway_is_a_peer_with_an_endpoint_of_its_own() -> None:
 
 def test_nothing_gets_past_the_device() -> None:
     """Each endpoint has a last route that leads nowhere, and tunnel packets leave by no other device."""
-    found = resources(compiled(EAST))
-    last = {str(r.destination) for r in found if isinstance(r, Route) and r.type is RouteType.UNREACHABLE}
-    by_device = {str(r.destination) for r in found if isinstance(r, Route) and r.device == "mc-wg0"}
+    all_resources = resources(compiled(EAST))
+    last = {str(r.destination) for r in all_resources if isinstance(r, Route) and r.type is RouteType.UNREACHABLE}
+    by_device = {str(r.destination) for r in all_resources if isinstance(r, Route) and r.device == "mc-wg0"}
     assert last == by_device == {"251.0.113.1/32", "251.0.113.2/32"}
-    (chain,) = [r for r in found if isinstance(r, NftChain) and r.name == "mct_clear"]
+    (chain,) = [r for r in all_resources if isinstance(r, NftChain) and r.name == "mct_clear"]
     assert chain.hook == "postrouting"
     assert chain.rules == ('oifname != "mc-wg0" ip daddr @mct_encrypted udp dport 6081 drop',)
-    (closed,) = [r for r in found if isinstance(r, NftSet) and r.name == "mct_encrypted"]
+    (closed,) = [r for r in all_resources if isinstance(r, NftSet) and r.name == "mct_encrypted"]
     for address in (*EAST_GATEWAYS, "251.0.113.1", "240.9.9.9"):
         assert any(ip_address(address) in network for network in closed.elements), address
 
@@ -95,12 +95,12 @@ def test_a_cluster_with_one_key_is_reached_as_antrea_does() -> None:
     antrea = replace(
         cluster("east", "10.97.0.0/16", gateways=("203.0.113.1",)), wireguard=WireGuardInfo(public_key=key(5))
     )
-    found = resources(compiled(antrea))
-    (device,) = [r for r in found if isinstance(r, WireGuardDevice)]
+    all_resources = resources(compiled(antrea))
+    (device,) = [r for r in all_resources if isinstance(r, WireGuardDevice)]
     assert device.addresses == (ip_address("10.96.0.0"), ip_address("240.0.2.1"))
-    (peer,) = [r for r in found if isinstance(r, WireGuardPeer)]
+    (peer,) = [r for r in all_resources if isinstance(r, WireGuardPeer)]
     assert peer.allowed_ips == (ip_network("10.97.0.0/32"),)
-    (route,) = [r for r in found if isinstance(r, Route) and r.device == "mc-wg0"]
+    (route,) = [r for r in all_resources if isinstance(r, Route) and r.device == "mc-wg0"]
     assert (route.destination, route.source) == (ip_network("10.97.0.0/32"), ip_address("10.96.0.0"))
 
 
@@ -240,8 +240,8 @@ def test_a_changed_peer_changes_that_peer_alone() -> None:
 def test_workers_have_no_device_but_leave_room_for_it() -> None:
     """The MTU of routes is the same on all Nodes of the cluster; only gateways encrypt."""
     worker = replace(encrypting(), node_name="w1")
-    found = resources(compiled(EAST, settings=worker))
-    assert not [r for r in found if isinstance(r, (WireGuardDevice, WireGuardPeer))]
+    all_resources = resources(compiled(EAST, settings=worker))
+    assert not [r for r in all_resources if isinstance(r, (WireGuardDevice, WireGuardPeer))]
     states = [compiled(EAST, settings=replace(worker, node_name=name)).desired.state for name in ("g1", "w1")]
     assert [state.mtu for state in states] == [1500 - 60 - 50] * 2
 

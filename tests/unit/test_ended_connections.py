@@ -18,7 +18,7 @@ from mcagent.model.dataplane.facts import Facts
 from mcagent.model.errors import BackendError
 from mcagent.model.node_state import ImportedPort
 from mcagent.model.objects import EndpointPort, EndpointSlice, IpProtocol, ServicePort
-from tests.unit.core_inputs import HOME, addresses, config, endpoint, imported_slice, service_import, snapshot
+from tests.worlds.core_inputs import HOME, addresses, config, endpoint, imported_slice, service_import, snapshot
 
 
 def connection(port: int) -> OriginalTuple:
@@ -73,8 +73,8 @@ IMPORT = replace(
 def test_endpoints_of_imports_are_those_that_are_listed() -> None:
     """Ready or not, by ClusterIP, without TCP; not at an address that is no ClusterIP of the Service."""
     slices = (slice_of("east", "10.97.0.1"), slice_of("west", "10.98.0.1", ready=False))
-    found = listed_endpoints(ImportInput(object=IMPORT, slices=slices, cluster_ips=frozenset(IMPORT.ips)))
-    assert found == {DNS: frozenset({EAST, WEST})}
+    endpoints = listed_endpoints(ImportInput(object=IMPORT, slices=slices, cluster_ips=frozenset(IMPORT.ips)))
+    assert endpoints == {DNS: frozenset({EAST, WEST})}
     foreign = ImportInput(object=IMPORT, slices=slices, cluster_ips=frozenset(addresses("10.96.0.99")))
     assert listed_endpoints(foreign) == {}
 

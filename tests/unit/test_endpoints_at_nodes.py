@@ -9,7 +9,7 @@ from mcagent.model.dataplane.facts import Facts
 from mcagent.model.objects import Kind, Pod
 from mcagent.model.parsing.parse import parse_object
 from mcagent.model.problem import Severity
-from tests.unit.core_inputs import HOME, addresses, config, endpoint, endpoint_slice, export, service, snapshot
+from tests.worlds.core_inputs import HOME, addresses, config, endpoint, endpoint_slice, export, service, snapshot
 
 
 def test_administrators_services_lead_to_nodes() -> None:

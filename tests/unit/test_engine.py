@@ -45,8 +45,8 @@ class Program:
             for step, (keyed, a, b, divisor) in enumerate(self._steps):
                 first, second = values[a % len(values)], values[b % len(values)]
                 if keyed:
-                    both = engine.join({key: key for key in first}, first, second)
-                    values.append(engine.each(self.one, both, step, divisor))
+                    joined = engine.join({key: key for key in first}, first, second)
+                    values.append(engine.each(self.one, joined, step, divisor))
                 else:
                     values.append(engine.call(self.whole, step, first, second, divisor))
         return values

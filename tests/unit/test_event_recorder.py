@@ -43,11 +43,11 @@ class Server(Client):
             return self.answer  # type: ignore[no-any-return]
         return None if name in self.gone else {"metadata": {"uid": f"uid-{name}"}}
 
-    def request(self, method: str, path: str, query: Any = None, **more: Any) -> Any:
+    def request(self, method: str, path: str, query: Any = None, **options: Any) -> Any:
         """Take a write."""
         if code := self.codes.get(method):
             raise ApiRefusalError("refused", code=code)
-        self.written.append((method, path, more["body"]))
+        self.written.append((method, path, options["body"]))
 
     @property
     def reasons(self) -> list[str]:
@@ -93,10 +93,10 @@ def server() -> Server:
 def make(server: Server, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Callable[..., EventRecorder]:
     """Give a function that makes a recorder, whose thread does not run."""
 
-    def recorder(**more: Any) -> EventRecorder:
-        made = EventRecorder(server, node="n1", **{"spread": 0.0, **more})
-        monkeypatch.setattr(made, "pause", clock.pause)
-        return made
+    def recorder(**options: Any) -> EventRecorder:
+        new_recorder = EventRecorder(server, node="n1", **{"spread": 0.0, **options})
+        monkeypatch.setattr(new_recorder, "pause", clock.pause)
+        return new_recorder
 
     return recorder
 
@@ -147,12 +147,12 @@ def test_the_event_of_an_object_without_a_namespace(server: Server, make: Callab
     recorder.problems([problem(reason), Problem(subject="Node n2", path="", reason="Zz", message="x" * 2000)])
     recorder._write_next()
     recorder._write_next()
-    (_, path, known), (_, _, long) = server.written
+    (_, path, body_of_problem), (_, _, long) = server.written
     assert path == "/api/v1/namespaces/default/events"
-    assert known["metadata"]["namespace"] == "default"
-    assert "namespace" not in known["involvedObject"]
-    assert known["message"] == f"m. What to do: {cause.do}"[: len(known["message"])]
-    assert known["source"]["component"] == "mcagent"
+    assert body_of_problem["metadata"]["namespace"] == "default"
+    assert "namespace" not in body_of_problem["involvedObject"]
+    assert body_of_problem["message"] == f"m. What to do: {cause.do}"[: len(body_of_problem["message"])]
+    assert body_of_problem["source"]["component"] == "mcagent"
     assert 990 < len(long["message"]) <= 1024
 
 
@@ -160,10 +160,10 @@ def test_names_of_events(server: Server, make: Callable[..., EventRecorder]) -> 
     """One for each object, reason and message, the same on every Node; a long name is cut."""
     recorder, other = make(), make()
     problems = [problem("A"), problem("B"), problem("A", "Node n3"), problem("A", f"Node {'n' * 250}")]
-    for one in (recorder, other):
-        one.problems(problems)
+    for node_recorder in (recorder, other):
+        node_recorder.problems(problems)
         for _ in problems:
-            one._write_next()
+            node_recorder._write_next()
     names = [body["metadata"]["name"] for _, _, body in server.written]
     assert names[:4] == names[4:]
     assert len(set(names)) == 4

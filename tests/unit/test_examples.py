@@ -15,13 +15,15 @@ from mcagent.controller.admin.tokens import ACCOUNT_ANNOTATION, MEMBER_ROLE, TOK
 from mcagent.controller.contract import names
 from mcagent.controller.contract.commands import CONTROLLER, TOKEN_ROLE
 from mcagent.controller.leader.exports.bounds import annotation_errors
+from mcagent.kube.sources.manifests import FastLoader
 from mcagent.model.api.multicluster import ClusterSet
 from mcagent.model.parsing.decode import read_as
 from tests.unit.test_crds import schema_of
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = {
-    path.name: list(yaml.safe_load_all(path.read_text())) for path in (ROOT / "deploy/examples").glob("*.yaml")
+    path.name: list(yaml.load_all(path.read_text(), FastLoader))
+    for path in (ROOT / "deploy/examples").glob("*.yaml")
 }
 OBJECTS = [obj for _, found in sorted(EXAMPLES.items()) for obj in found]
 GUIDE = (ROOT / "docs/multicluster.md").read_text()

@@ -17,7 +17,7 @@ from mcagent.model.node_state import ExportedPort
 from mcagent.model.objects import ApiObject, Gateway, Kind, ServiceExport
 from mcagent.model.parsing.clusters import ADDRESS_CONDITION, SERVICE_CIDR_ANNOTATION
 from mcagent.model.parsing.parse import parse_object
-from tests.unit.core_inputs import (
+from tests.worlds.core_inputs import (
     HOME,
     cluster,
     config,

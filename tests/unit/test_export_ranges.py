@@ -28,8 +28,8 @@ from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.clusters import SERVICE_CIDR_ANNOTATION
-from tests.unit.leader_world import AREA, SET, Leader, account, cluster_info, endpoints, service
-from tests.unit.memory_objects import typed
+from tests.worlds.leader_world import AREA, SET, Leader, account, cluster_info, endpoints, service
+from tests.worlds.memory_objects import typed
 
 POOL = ("100.64.0.0/18",)  # four ranges
 KUBEADM = "10.96.0.0/12"
@@ -72,15 +72,15 @@ def test_ranges_are_unique_stable_and_in_the_pool(history: list[list[str]], serv
         assert ranges == assign(ranges, members, POOL)
         in_use, recorded = used(ranges), [a.cidr for a in ranges.values() if a.cidr]
         assert len(set(recorded)) == len(recorded)
-        assert set(recorded) <= set(map(str, places))
+        assert set(recorded) <= set(places)
         occupied = [reals[cluster] for cluster in clusters]
         new = [IPv4Network(cidr) for cidr in in_use.values() if cidr not in used(before).values()]
         assert not any(cidr.overlaps(real) for cidr in new for real in occupied)
-        free = {str(slot) for slot in places if not any(slot.overlaps(real) for real in occupied)}
+        free = {slot for slot in places if not any(IPv4Network(slot).overlaps(real) for real in occupied)}
         for cluster in clusters:
             assert in_use.get(cluster) == (used(before).get(cluster) or in_use.get(cluster))
-            others = [reals[other] for other in clusters if other != cluster]
-            assert ranges[cluster].why or not any(reals[cluster].overlaps(other) for other in others)
+            other_ranges = [reals[other] for other in clusters if other != cluster]
+            assert ranges[cluster].why or not any(reals[cluster].overlaps(other) for other in other_ranges)
             if ranges[cluster].why and not ranges[cluster].cidr:
                 assert free <= set(in_use.values())
 
@@ -250,16 +250,16 @@ def test_damaged_records_are_none() -> None:
 def test_addresses_are_unique_and_never_the_first_or_last(length: int, services: list[str]) -> None:
     """Until all are given; the address of a Service depends on its name and those that are taken."""
     network = IPv4Network(f"100.64.16.0/{length}")
-    taken: dict[str, str] = {}
+    owners: dict[str, str] = {}
     for name in services:
-        address = export_address(str(network), name, lambda text: text not in taken.values())
+        address = export_address(str(network), name, lambda text: text not in owners.values())
         if not address:
-            assert len(taken) == network.num_addresses - 2
+            assert len(owners) == network.num_addresses - 2
             continue
         assert is_export_address(address, str(network))
         assert network.network_address < IPv4Address(address) < network.broadcast_address
-        assert address not in taken.values()
-        taken[name] = address
+        assert address not in owners.values()
+        owners[name] = address
 
 
 @pytest.mark.parametrize("cidr", ["100.64.16.0/31", "100.64.16.0/32"])

@@ -18,10 +18,10 @@ from mcagent.kube.source import RawObject
 from mcagent.model.api.multicluster import ClusterSet
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.clusters import ADDRESS_CONDITION, SERVICE_CIDR_ANNOTATION
-from tests.unit.control_clusters import LEADER, Clusters, Member
-from tests.unit.control_view import Controller
-from tests.unit.member_world import AREA, HOME, SET, conditions_of
-from tests.unit.memory_objects import typed
+from tests.worlds.control_clusters import LEADER, Clusters, Member
+from tests.worlds.control_view import Controller
+from tests.worlds.member_world import AREA, HOME, SET, conditions_of
+from tests.worlds.memory_objects import typed
 
 KUBEADM = "10.96.0.0/12"
 
@@ -60,8 +60,8 @@ def own_range(member: Member) -> tuple[str, str]:
     assert raw is not None
     cluster_set = typed(raw, Kind.CLUSTER_SET)
     assert isinstance(cluster_set, ClusterSet)
-    used = read_used(cluster_set)
-    return ("", "undecided") if used is None else (used.cidr, used.reason)
+    ranges_used = read_used(cluster_set)
+    return ("", "undecided") if ranges_used is None else (ranges_used.cidr, ranges_used.reason)
 
 
 def gateway(member: Member) -> RawObject:

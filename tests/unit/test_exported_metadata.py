@@ -18,7 +18,7 @@ from mcagent.controller.contract.annotations import (
 )
 from mcagent.controller.contract.annotations import carried_by as read_carried_by
 from mcagent.model.objects import Kind
-from tests.unit.memory_objects import typed
+from tests.worlds.memory_objects import typed
 
 EXPORT = Kind.SERVICE_EXPORT
 JSON: st.SearchStrategy[Any] = st.recursive(
@@ -41,9 +41,9 @@ def carried_by(raw: Any) -> ExportedMetadata:
 @given(JSON, JSON)
 def test_what_is_taken_is_carried_whole(labels: Any, annotations: Any) -> None:
     """Whatever is asked for: what the exporter takes the leader takes, too, and leaves nothing out."""
-    found = asked(labels, annotations)
-    carried = carried_by({"metadata": {"annotations": as_annotations(found.labels, found.annotations)}})
-    assert (carried.labels, carried.annotations, carried.left_out) == (found.labels, found.annotations, ())
+    metadata = asked(labels, annotations)
+    carried = carried_by({"metadata": {"annotations": as_annotations(metadata.labels, metadata.annotations)}})
+    assert (carried.labels, carried.annotations, carried.left_out) == (metadata.labels, metadata.annotations, ())
 
 
 @given(JSON, st.text(max_size=20))
@@ -80,8 +80,8 @@ def test_keys_of_users_are_taken(key: str) -> None:
 )
 def test_other_keys_are_left_out(key: str) -> None:
     """Reserved and malformed ones are named, and the rest is taken."""
-    found = asked({key: "1", "mine": "1"}, {key: "1"})
-    assert found == ExportedMetadata(labels=(("mine", "1"),), annotations=(), left_out=(key, key))
+    metadata = asked({key: "1", "mine": "1"}, {key: "1"})
+    assert metadata == ExportedMetadata(labels=(("mine", "1"),), annotations=(), left_out=(key, key))
 
 
 def test_there_is_an_end_to_it() -> None:
@@ -93,5 +93,5 @@ def test_there_is_an_end_to_it() -> None:
     deep = "[" * 50_000
     assert carried_by({"metadata": {"annotations": {"mcagent.io/exported-labels": deep}}}) == ExportedMetadata()
     half = json.dumps({"a": "\ud800", "b": "\u00e4\n"})
-    said = {"mcagent.io/exported-annotations": half}
-    assert carried_by({"metadata": {"annotations": said}}).annotations == (("b", "\u00e4\n"),)
+    annotations = {"mcagent.io/exported-annotations": half}
+    assert carried_by({"metadata": {"annotations": annotations}}).annotations == (("b", "\u00e4\n"),)

@@ -25,7 +25,7 @@ from mcagent.model.node_state import AcceptedCluster, NodeRole, NodeState
 from mcagent.model.objects import Gateway, Kind, Meta, Node, Snapshot
 from mcagent.model.plan import Desired
 from mcagent.observe.gateways import gateways_of
-from tests.unit.core_inputs import tunnel_port
+from tests.worlds.core_inputs import tunnel_port
 
 Tunnel = tuple[TunnelPort, Mapping[str, str]]
 
@@ -92,9 +92,9 @@ class Place:
 
     def state(self) -> BridgeState:
         """What OVSDB says: the same object while it says the same."""
-        found = BridgeState(tunnels=tuple(t for _, t in sorted(self.tunnels.items())), drain=self.flag)
-        if found != self._state:
-            self._state = found
+        state = BridgeState(tunnels=tuple(t for _, t in sorted(self.tunnels.items())), drain=self.flag)
+        if state != self._state:
+            self._state = state
         assert self._state is not None
         return self._state
 
@@ -109,13 +109,13 @@ class Place:
 
     def until(self, phase: Phase, seconds: float = 20.0) -> list[Drain]:
         """Let passes follow as they are asked for until a phase; return what the peers were told."""
-        told = [self.facts().drain]
+        drains = [self.facts().drain]
         end = self.now + seconds
         while self.live.report.draining.phase is not phase:
             assert self.live.wake < end, f"stays {self.live.report.draining}"
             self.now = self.live.wake
-            told.append(self.facts().drain)
-        return told
+            drains.append(self.facts().drain)
+        return drains
 
 
 def test_a_longer_detection_time_survives_a_restart(caplog: pytest.LogCaptureFixture) -> None:
@@ -308,8 +308,8 @@ def test_a_drained_gateway_tells_the_other_clusters_first() -> None:
     place = Place()
     place.facts()
     place.snapshot = snapshot(node("g1", drain=True), node("g2"))
-    told = place.until(Phase.DRAINED)
-    assert [told.index(Drain.REMOTE), told[-1]] == [0, Drain.ALL]
+    phases = place.until(Phase.DRAINED)
+    assert [phases.index(Drain.REMOTE), phases[-1]] == [0, Drain.ALL]
     assert place.live.report.draining.clean
     assert "annotation" in place.live.report.draining.why
     place.snapshot = snapshot()
@@ -337,12 +337,12 @@ def test_of_two_that_are_asked_at_once_none_goes() -> None:
     """Else both would; the one that has gone already stays away."""
     place = Place()
     place.facts()
-    both = snapshot(node("g1", drain=True), node("g2", drain=True))
-    place.snapshot = both
+    source = snapshot(node("g1", drain=True), node("g2", drain=True))
+    place.snapshot = source
     assert place.facts().drain is Drain.NONE
     place.snapshot = snapshot(node("g1", drain=True), node("g2"))
     place.until(Phase.DRAINED)
-    place.snapshot = both
+    place.snapshot = source
     assert place.facts().drain is Drain.ALL
 
 
@@ -388,11 +388,11 @@ def test_a_gateway_that_is_none_any_more_hands_over_before_it_becomes_a_worker()
     place.desired = Desired(fragments={}, state=NodeState(role=NodeRole.GATEWAY))
     for _ in range(100):
         place.snapshot = place.live.linger(deleted, place.config)
-        told = place.facts().drain
+        drain = place.facts().drain
         if place.live.report.draining.phase is Phase.DRAINED:
             break
         assert [g.meta.name for g in place.snapshot.leaving] == ["g1"]
-        assert told is not Drain.NONE
+        assert drain is not Drain.NONE
         assert place.now < place.live.wake < place.now + 5.0
         place.now = place.live.wake
     assert "gone" in place.live.report.draining.why

@@ -15,13 +15,17 @@ ABOUT: Json = {"datapath": "netdev", "gateways": 3, "workers": 2, "asked": "much
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def a_round(*silences: float, **more: object) -> Json:
+def a_round(*silences: float, **fields: object) -> Json:
     """Return a round in which connections to Pods were silent for so long."""
-    one: Json = {"node": "west-gw1", "side": "serving", "tcp": {"pods": list(silences), "service": [0.02]}}
+    measured_round: Json = {
+        "node": "west-gw1",
+        "side": "serving",
+        "tcp": {"pods": list(silences), "service": [0.02]},
+    }
     numbers = dict.fromkeys(
         ("udp", "request", "lost", "broken", "after lost", "after broken", "healed", "seconds"), 0.0
     )
-    return {**one, **numbers, **more}
+    return {**measured_round, **numbers, **fields}
 
 
 def with_rounds(row: str, *rounds: Json, path: Path | None = None) -> Results:
@@ -45,9 +49,9 @@ def test_a_file_is_read_as_it_was_written_and_added_to(tmp_path: Path) -> None:
     assert again.rounds("100x3", "link cut") == [a_round(0.5)]
     again.rounds("100x3", "link cut").append(a_round(0.4))
     again.save()
-    found = json.loads(path.read_text())
-    assert [one["load average"] for one in found["about"]] == [0.1, 0.5]
-    assert found["results"][0]["rounds"] == {"link cut": [a_round(0.5), a_round(0.4)]}
+    document = json.loads(path.read_text())
+    assert [paragraph["load average"] for paragraph in document["about"]] == [0.1, 0.5]
+    assert document["results"][0]["rounds"] == {"link cut": [a_round(0.5), a_round(0.4)]}
 
 
 @pytest.mark.parametrize("key", ["datapath", "gateways", "asked", "encryption", "translation of CIDRs"])
@@ -61,8 +65,8 @@ def test_what_was_measured_otherwise_is_not_mixed_in(key: str, tmp_path: Path) -
 
 def test_the_table_tells_silences_and_all_that_was_lost_or_broken() -> None:
     """Percentiles over all connections of all rounds, sums of what broke, means of what was lost."""
-    more = {"lost": 10, "after lost": 4, "broken": 1, "after broken": 2, "request": 1.25}
-    row = cells(with_rounds("link cut", a_round(0.1, 0.2, 0.3), a_round(0.7, **more)))
+    fields = {"lost": 10, "after lost": 4, "broken": 1, "after broken": 2, "request": 1.25}
+    row = cells(with_rounds("link cut", a_round(0.1, 0.2, 0.3), a_round(0.7, **fields)))
     assert (row["rounds"], row["TCP silence p50"], row["longest"], row["must"]) == (
         "2",
         "0.10 s",
@@ -80,7 +84,7 @@ def test_a_return_is_counted_from_the_end_of_the_fault() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "one", "good"),
+    ("row", "measured_round", "good"),
     [
         ("link cut", a_round(0.59), True),
         ("link cut", a_round(0.61), False),
@@ -89,9 +93,9 @@ def test_a_return_is_counted_from_the_end_of_the_fault() -> None:
         ("30 % loss", a_round(3.0), True),
     ],
 )
-def test_the_picture_shows_what_is_beyond_its_bound(row: str, one: Json, good: bool) -> None:
+def test_the_picture_shows_what_is_beyond_its_bound(row: str, measured_round: Json, good: bool) -> None:
     """A bar for each row; another colour where what must be was not reached."""
-    picture = ET.fromstring(plot(with_rounds(row, one).all))
+    picture = ET.fromstring(plot(with_rounds(row, measured_round).all))
     bars = [bar.get("fill") for bar in picture.iter(f"{SVG}rect")][1:]
     assert bars == ["#3a7" if good else "#c63", "#222"]
     assert row in [text.text for text in picture.iter(f"{SVG}text")]

@@ -42,7 +42,7 @@ def test_what_is_declared_is_built() -> None:
 
 
 @pytest.mark.parametrize(
-    ("terms", "actions", "where", "what"),
+    ("terms", "actions", "where", "fault"),
     [
         ((f.IPV4_ONLY, f.exact(f.IPV4_DST, 1)), (), "First", "ip_dst"),
         ((Bits("more", f.REGISTERS[0], 0, 4).is_(1),), (), "First", "reg0"),
@@ -68,12 +68,12 @@ def test_what_is_declared_is_built() -> None:
     ],
 )
 def test_what_is_not_declared_is_refused(
-    terms: tuple[Term, ...], actions: act.Actions, where: str, what: str
+    terms: tuple[Term, ...], actions: act.Actions, where: str, fault: str
 ) -> None:
     """The error names table and field."""
     with pytest.raises(FlowError) as caught:
         PIPELINE.flow(FIRST, 1, terms, actions)
-    assert (caught.value.table, caught.value.field) == (where, what)
+    assert (caught.value.table, caught.value.field) == (where, fault)
     assert where in str(caught.value)
 
 
@@ -101,7 +101,7 @@ def test_goto_leads_to_later_tables_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("group_id", "buckets", "what"),
+    ("group_id", "buckets", "fault"),
     [
         (2 << 24, (), "no declared kind"),
         (1 << 24, (Bucket(1, (act.Goto(5),)),), "cannot goto"),
@@ -109,9 +109,9 @@ def test_goto_leads_to_later_tables_only() -> None:
         (1 << 24, (Bucket(1, ()), Bucket(1, ())), "one bucket_id"),
     ],
 )
-def test_groups_keep_to_their_kind(group_id: int, buckets: tuple[Bucket, ...], what: str) -> None:
+def test_groups_keep_to_their_kind(group_id: int, buckets: tuple[Bucket, ...], fault: str) -> None:
     """A group of no declared kind, or whose buckets leave it, is refused."""
-    with pytest.raises(FlowError, match=what):
+    with pytest.raises(FlowError, match=fault):
         PIPELINE.group(Group(group_id, GroupType.SELECT, buckets))
 
 

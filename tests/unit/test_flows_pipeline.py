@@ -18,7 +18,7 @@ from flows.pipeline import registers as r
 from flows.pipeline import tables as t
 from flows.pipeline.groups import bucket_ids
 from mcagent.model.net import PodPrefix
-from tests import small_topology as small
+from tests.worlds import small_topology as small
 
 ROLES = [(True, ()), (True, (3,)), (True, (3, 4)), (False, ()), (False, (3,)), (False, (3, 4))]
 
@@ -52,8 +52,8 @@ def test_every_group_that_is_used_exists(gateway: bool, siblings: tuple[int, ...
             # Groups are added in the order of their numbers, and OVS wants the one that is pointed to first.
             first = [action.group_id for action in bucket.actions if isinstance(action, act.ToGroup)]
             assert all(number < group.group_id for number in first)
-    used = {action.group_id for actions in lists for action in actions if isinstance(action, act.ToGroup)}
-    assert used <= groups.keys()
+    group_ids = {action.group_id for actions in lists for action in actions if isinstance(action, act.ToGroup)}
+    assert group_ids <= groups.keys()
 
 
 @pytest.mark.parametrize(("gateway", "siblings"), ROLES)
@@ -137,9 +137,9 @@ def test_a_worker_has_neither_services_nor_other_nodes() -> None:
     """On a worker only the base, remote clusters and its own Node have flows."""
     shared = small.env(gateway=False, siblings=(3,))
     assert pipeline.service(shared, small.service(5, "tcp", endpoints=3)) == pipeline.Entries(flows=())
-    own, *others = small.nodes(gateway=False, siblings=(3,))
+    own, *other_nodes = small.nodes(gateway=False, siblings=(3,))
     assert pipeline.node(shared, own).flows
-    assert all(pipeline.node(shared, other) == pipeline.Entries(flows=()) for other in others)
+    assert all(pipeline.node(shared, other) == pipeline.Entries(flows=()) for other in other_nodes)
 
 
 def test_traffic_of_other_clusters_is_handed_to_the_kernel_only() -> None:
@@ -238,10 +238,12 @@ def test_userspace_translates_nothing_to_the_address_that_it_has() -> None:
     base = pipeline.base(shared, pipeline.NextHopGroup(next_hops=()))
     commits = [f for f in base.flows if f.table == t.SNAT_STATE.number and "commit" in f.actions_text]
     own = [f for f in commits if f"nw_src={small.GATEWAY_IP}" in f.match_text]
-    others = [f for f in commits if f not in own]
-    assert [one.actions_text.count("nat(") for one in own] == [0]
-    assert {f"nat(src={small.GATEWAY_IP}:10000-32767)" in one.actions_text for one in others} == {True}
-    assert min(one.priority for one in own) > max(one.priority for one in others)
+    other_commits = [f for f in commits if f not in own]
+    assert [commit.actions_text.count("nat(") for commit in own] == [0]
+    assert {f"nat(src={small.GATEWAY_IP}:10000-32767)" in commit.actions_text for commit in other_commits} == {
+        True
+    }
+    assert min(commit.priority for commit in own) > max(commit.priority for commit in other_commits)
 
 
 def test_where_there_is_no_choice_nothing_is_hashed() -> None:

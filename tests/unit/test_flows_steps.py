@@ -19,9 +19,9 @@ from flows.pipeline.groups import next_hop_groups
 from flows.simulator import IpFragment, Packet, SimulatedSwitch
 from flows.simulator.packet import SYN, UNREACHABLE
 from mcagent.model.net import PodPrefix
-from tests import small_topology as small
-from tests.topologies import HOST_MAC, PLAIN
 from tests.unit.test_flows_pipeline import ROLES, texts
+from tests.worlds import small_topology as small
+from tests.worlds.topologies import HOST_MAC, PLAIN
 
 
 def implies(flow: Flow, wider: Flow) -> bool:
@@ -75,13 +75,13 @@ def test_packets_of_unknown_connections_are_asked_about_at_the_nodes_with_endpoi
     shared = small.env(gateway=True, siblings=())
     for endpoints, group in ((3, d.GROUP_ASK), (1, None)):
         part = pipeline.service(shared, small.service(5, "tcp", endpoints=endpoints))
-        (asked,) = [
+        (full_text,) = [
             text
             for text in texts(part, t.SERVICE.number)
             if ",tp_dst=80,tcp_flags=-syn ->" in text and "nw_tos" not in text
         ]
-        assert ("group:" in asked) is (group is not None)
-        assert group is None or asked.endswith(f"group:{group.group_id(5)}")
+        assert ("group:" in full_text) is (group is not None)
+        assert group is None or full_text.endswith(f"group:{group.group_id(5)}")
     part = pipeline.service(shared, small.service(5, "tcp", endpoints=3))
     answers = [text for text in texts(part, t.LOOKUP_RESULT.number) if "nw_dst=" in text]
     assert {port for port in (2, 3) for text in answers if f"reg2={port:#x}/0xffff" in text} == {2, 3}
@@ -271,10 +271,10 @@ def test_the_ports_of_first_fragments_do_not_part_them_from_the_others() -> None
 
 def test_an_icmp_error_comes_from_the_cluster_of_the_connection_through_any_of_its_tunnels() -> None:
     """The address in the quote is one of that cluster, or of its gateways; of a removed cluster there is none."""
-    base, first, second, *others = small.parts(gateway=True, siblings=())
+    base, first, second, *other_parts = small.parts(gateway=True, siblings=())
     switch, removed = (
         SimulatedSwitch.of(small.flows_of(parts), small.groups_of(parts))
-        for parts in ([base, first, second, *others], [base, second, *others])
+        for parts in ([base, first, second, *other_parts], [base, second, *other_parts])
     )
     pod = ip_address("10.10.1.9")
     opened = Packet(

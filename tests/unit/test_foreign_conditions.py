@@ -19,10 +19,10 @@ from mcagent.model.api.base import ApiObject, as_json
 from mcagent.model.api.multicluster import ApiServiceExport, ResourceExport
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.decode import read_as
-from tests.unit.control_view import Controller
-from tests.unit.leader_world import AREA, Leader
-from tests.unit.leader_world import SET as LEADER_SET
-from tests.unit.member_world import HOME, SET, export_of, member, service, settings
+from tests.worlds.control_view import Controller
+from tests.worlds.leader_world import AREA, Leader
+from tests.worlds.leader_world import SET as LEADER_SET
+from tests.worlds.member_world import HOME, SET, export_of, member, service, settings
 
 NOW = 1_700_000_000.0
 TEXTS = st.sampled_from(["", "x", "2020-01-01T00:00:00Z"]) | st.text(max_size=4)
@@ -80,7 +80,7 @@ def test_foreign_conditions_are_written_unchanged(conditions: list[Json]) -> Non
     """With each status of a ServiceExport, whichever fields they have, empty or null or not, known or not."""
     export = read_as(ApiServiceExport, with_conditions(export_of("web"), conditions))
     assert export.fault is None
-    assert as_json(export).get("status", {}).get("conditions", []) == conditions
+    assert [*as_json(export).get("status", {}).get("conditions", [])] == conditions
     refusal = ("NoService", f"there is none {NOW}")
     own = ("Valid", "Ready", "Conflict", "mcagent.io/ExportAddress")
     faulty = read_as(ApiServiceExport, with_conditions({**export_of("web"), "spec": 7}, conditions))

@@ -20,7 +20,7 @@ from mcagent.model.event import Event
 from mcagent.observe.gateways import LiveReport, drain_of, gateways_of
 from mcagent.observe.metrics.liveness import liveness_metrics, probe_metrics
 from mcagent.observe.report import Report
-from tests.unit.core_inputs import tunnel_port
+from tests.worlds.core_inputs import tunnel_port
 
 PORTS = {
     p.name: p
@@ -36,7 +36,7 @@ COUNTERS = {"mc-3": {"tx_packets": 75, "rx_packets": 7}, "mc-4": {"tx_packets": 
 
 def looks(now: float, before: Peers, down: str = "") -> Advance:
     """Return the next state with all tunnels up but one."""
-    found = [
+    observations = [
         Observation(
             port=p.name,
             group=group_of(p),
@@ -46,7 +46,7 @@ def looks(now: float, before: Peers, down: str = "") -> Advance:
         )
         for p in PORTS.values()
     ]
-    return advance(before, found, now, Damping())
+    return advance(before, observations, now, Damping())
 
 
 @pytest.fixture
@@ -81,11 +81,11 @@ def test_probes_are_shown_beside_the_tunnel(live: LiveReport) -> None:
     shown = command.text(Status(node="n", drain=drain_of(live), gateways=groups))
     assert "20.4 ms    50 %, all of 1400 bytes  " in shown
     assert "no answer" in shown
-    samples = [one for family in probe_metrics(live, probed) for one in family.samples]
-    assert {one.labels["tunnel"] for one in samples} == {"mc-3"}
-    found = {one.name: one.value for one in samples}
-    assert found["mcagent_tunnel_probes_lost_total"] == 1
-    assert found["mcagent_tunnel_full_size_passes"] == 0
+    samples = [sample for family in probe_metrics(live, probed) for sample in family.samples]
+    assert {sample.labels["tunnel"] for sample in samples} == {"mc-3"}
+    values = {sample.name: sample.value for sample in samples}
+    assert values["mcagent_tunnel_probes_lost_total"] == 1
+    assert values["mcagent_tunnel_full_size_passes"] == 0
 
 
 def test_the_table_is_for_people(live: LiveReport) -> None:
@@ -106,28 +106,28 @@ def test_the_table_is_for_people(live: LiveReport) -> None:
 
 def test_metrics_follow_the_same_state(live: LiveReport) -> None:
     """BFD, flaps, time of change and share for every tunnel."""
-    found = {
+    values = {
         (sample.name, sample.labels.get("tunnel", "")): sample.value
         for family in liveness_metrics(live, COUNTERS)
         for sample in family.samples
     }
-    assert found["mcagent_bfd_up", "mc-3"] == 1
-    assert found["mcagent_bfd_up", "mc-4"] == 0
-    assert found["mcagent_bfd_flaps_total", "mc-4"] == 1
-    assert found["mcagent_tunnel_bfd_detection_seconds", "mc-4"] == 0.3
-    assert ("mcagent_tunnel_bfd_detection_seconds", "mc-5") not in found
-    assert found["mcagent_tunnel_state_change_timestamp_seconds", "mc-4"] == 1_000_012.0
-    assert found["mcagent_gateway_share_ratio", "mc-3"] == 0.75
-    assert ("mcagent_gateway_share_ratio", "mc-5") not in found
+    assert values["mcagent_bfd_up", "mc-3"] == 1
+    assert values["mcagent_bfd_up", "mc-4"] == 0
+    assert values["mcagent_bfd_flaps_total", "mc-4"] == 1
+    assert values["mcagent_tunnel_bfd_detection_seconds", "mc-4"] == 0.3
+    assert ("mcagent_tunnel_bfd_detection_seconds", "mc-5") not in values
+    assert values["mcagent_tunnel_state_change_timestamp_seconds", "mc-4"] == 1_000_012.0
+    assert values["mcagent_gateway_share_ratio", "mc-3"] == 0.75
+    assert ("mcagent_gateway_share_ratio", "mc-5") not in values
 
 
 def test_what_happens_is_told_once() -> None:
     """Drift, contended and the steps of a drain; nothing twice, and nothing of workers that are cordoned."""
-    told: list[Event] = []
-    recorder = NodeRecorder("node-1", told.append)
+    events: list[Event] = []
+    recorder = NodeRecorder("node-1", events.append)
     quiet = PassStatus(trigger="", result="unchanged")
     recorder.turned(Report(passes=1, last_pass=quiet), Draining())
-    assert told == []
+    assert events == []
     drift = structs.replace(quiet, drift="netlink: put back what was gone: route 10.0.0.0/8")
     for _ in range(3):
         recorder.turned(Report(passes=2, last_pass=drift), Draining())
@@ -139,7 +139,7 @@ def test_what_happens_is_told_once() -> None:
     recorder.turned(Report(passes=7, last_pass=quiet), Draining())
     recorder.turned(Report(passes=8, last_pass=quiet), Draining(why="asked", refused=NO_GATEWAY))
     recorder.turned(Report(passes=9, last_pass=quiet), Draining(why="asked", refused="no other"))
-    assert [event.reason for event in told] == [
+    assert [event.reason for event in events] == [
         "DriftCorrected",
         "ChangedAgainAndAgain",
         "GatewayDraining",
@@ -147,7 +147,7 @@ def test_what_happens_is_told_once() -> None:
         "GatewayReturned",
         "DrainRefused",
     ]
-    assert told[0].subject == "Node node-1"
+    assert events[0].subject == "Node node-1"
 
 
 def test_a_share_is_of_the_last_seconds(live: LiveReport) -> None:

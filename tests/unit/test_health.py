@@ -47,15 +47,15 @@ from mcagent.model.problem import Problem
 from mcagent.observe.gateways import LiveReport
 from mcagent.observe.health import node_health
 from mcagent.observe.topology import node_topology
-from tests.unit.control_view import Controller
-from tests.unit.core_inputs import tunnel_port
-from tests.unit.leader_world import AREA as LEADERS_AREA
-from tests.unit.leader_world import SET as LEADERS_SET
-from tests.unit.leader_world import Leader, announce
-from tests.unit.member_world import HOME, SET, member, node, north_of, settings
-from tests.unit.member_world import leader as leader_of
-from tests.unit.memory_objects import START, timestamp, typed
 from tests.unit.test_monitoring import LABELS, RULES
+from tests.worlds.control_view import Controller
+from tests.worlds.core_inputs import tunnel_port
+from tests.worlds.leader_world import AREA as LEADERS_AREA
+from tests.worlds.leader_world import SET as LEADERS_SET
+from tests.worlds.leader_world import Leader, announce
+from tests.worlds.member_world import HOME, SET, member, node, north_of, settings
+from tests.worlds.member_world import leader as leader_of
+from tests.worlds.memory_objects import START, timestamp, typed
 
 NOW = 1_900_000_000.0
 PAGE = (Path(__file__).parents[2] / "docs/operations.md").read_text(encoding="utf-8")
@@ -185,11 +185,11 @@ def doctored(world: World) -> ExaminedCluster:
 
 def doctor_shows(world: World) -> str:
     """Return what the doctor's checks of the cluster report as faults."""
-    seen = doctored(world)
+    doctored_world = doctored(world)
     faults = [
         finding
         for examine in (health_check.examine, cluster_ids.examine, leader_check.examine)
-        for finding in examine(seen)
+        for finding in examine(doctored_world)
         if finding.level == FindingLevel.FAILED
     ]
     return " ".join(f"{finding.reason} {finding.seen}" for finding in faults)
@@ -316,11 +316,11 @@ def live_report(observation: Observation) -> LiveReport:
 
 def reasons_of_node(state: NodeState, live: LiveReport, *problems: Problem) -> list[str]:
     """Return what a Node's page and its status report."""
-    found = node_health("g1", state, live, problems, NOW)
-    topology = node_topology("east", state, live, {}, (), probed={}, findings=found)
+    health = node_health("g1", state, live, problems, NOW)
+    topology = node_topology("east", state, live, {}, (), probed={}, findings=health)
     shown = [problem.reason for problem in topology.problems if problem.error]
     status = Status(
-        node="g1", ready=True, health=tuple(HealthProblem(reason=f.reason, message=f.message) for f in found)
+        node="g1", ready=True, health=tuple(HealthProblem(reason=f.reason, message=f.message) for f in health)
     )
     text = status_command.text(status)
     assert ("NOT HEALTHY" in text.splitlines()[0]) == bool(shown)
@@ -348,8 +348,8 @@ def test_a_gateway_shows_that_another_cluster_answers() -> None:
     """By the fingerprint in the answers of probes; the right one is no fault."""
     for answering, reasons in (("west", []), ("south", [HealthReason.CLUSTER_ID])):
         state = ProbeState(answers=True, answered_by=cluster_fingerprint(answering))
-        found = node_health("g1", GATEWAY, live_report(LIVE), (), NOW, probed={"mc-3": state})
-        assert [finding.reason for finding in found] == reasons
+        health = node_health("g1", GATEWAY, live_report(LIVE), (), NOW, probed={"mc-3": state})
+        assert [finding.reason for finding in health] == reasons
 
 
 def test_a_worker_shows_which_clusters_no_gateway_reaches() -> None:
@@ -365,11 +365,11 @@ def test_a_worker_shows_which_clusters_no_gateway_reaches() -> None:
 def test_a_state_counts_once_it_has_lasted() -> None:
     """A failover, or a tunnel of a new gateway, is no fault; `wake` says when it would be."""
     link = ClusterLink(cluster="west", live=0, tunnels=1, since=timestamp(NOW))
-    seen = SeenCluster(cluster_id="east", gateways=(SeenGateway(name="g1", cluster_id="east", links=(link,)),))
-    early, late = cluster_health(seen, NOW + 1), cluster_health(seen, NOW + SETTLED)
+    cluster = SeenCluster(cluster_id="east", gateways=(SeenGateway(name="g1", cluster_id="east", links=(link,)),))
+    early, late = cluster_health(cluster, NOW + 1), cluster_health(cluster, NOW + SETTLED)
     assert (early.findings, early.wake) == ((), SETTLED - 1)
     assert [finding.reason for finding in late.findings] == [HealthReason.UNREACHABLE]
-    ahead = cluster_health(seen, NOW - 60)  # the Node's clock is
+    ahead = cluster_health(cluster, NOW - 60)  # the Node's clock is
     assert ahead.findings == late.findings
 
 
@@ -379,8 +379,8 @@ def test_a_lost_tunnel_is_a_warning_and_the_most_serious_reason_is_first() -> No
         ClusterLink(cluster="south", live=1, tunnels=2, why="BFD is down"),
         ClusterLink(cluster="west", live=0, tunnels=2),
     )
-    seen = SeenCluster(cluster_id="east", gateways=(SeenGateway(name="g1", cluster_id="north", links=links),))
-    health = cluster_health(seen, NOW)
+    cluster = SeenCluster(cluster_id="east", gateways=(SeenGateway(name="g1", cluster_id="north", links=links),))
+    health = cluster_health(cluster, NOW)
     assert [(finding.reason, finding.error) for finding in health.findings] == [
         (HealthReason.CLUSTER_ID, True),
         (HealthReason.UNREACHABLE, True),

@@ -16,7 +16,7 @@ from mcagent.model.errors import InputError
 from mcagent.model.objects import ApiObject, Kind, LabelIdentity
 from mcagent.model.parsing.labels import label_hash
 from mcagent.model.parsing.parse import parse_object
-from tests.unit.core_inputs import HOME, cluster, config, label_identity, namespace, pod, resources, snapshot
+from tests.worlds.core_inputs import HOME, cluster, config, label_identity, namespace, pod, resources, snapshot
 
 WEB = "ns:kubernetes.io/metadata.name=default&pod:app=web"
 DB = "ns:kubernetes.io/metadata.name=default&pod:app=db"
@@ -25,9 +25,9 @@ OBJECTS = (*HOME, cluster("east", "10.97.0.0/16"), namespace("default"))
 
 def identity_flows(*objects: ApiObject, on: str = "g1") -> list[tuple[str, str]]:
     """Return matches and actions of table Identity but those that every Node has."""
-    wanted = compile_desired(snapshot(*OBJECTS, *objects), Facts(), config(on, stretched_network_policy=True))
-    flows = [r for r in resources(wanted) if isinstance(r, FlowEntry)]
-    return sorted((one.match, one.actions) for one in flows if one.table == 12 and one.priority == 100)
+    compiled = compile_desired(snapshot(*OBJECTS, *objects), Facts(), config(on, stretched_network_policy=True))
+    flows = [r for r in resources(compiled) if isinstance(r, FlowEntry)]
+    return sorted((flow.match, flow.actions) for flow in flows if flow.table == 12 and flow.priority == 100)
 
 
 def test_what_a_pod_sends_has_the_number_of_its_labels() -> None:
@@ -49,12 +49,12 @@ def test_of_two_pods_with_one_address_the_newer_has_it() -> None:
 
 def test_a_gateway_believes_each_cluster_its_own_numbers() -> None:
     """Those of clusters that it does not know are nobody's; those without any owner are everybody's."""
-    known = (label_identity(WEB, 7, "east", "nowhere"), label_identity(DB, 8, believed=True))
+    identities = (label_identity(WEB, 7, "east", "nowhere"), label_identity(DB, 8, believed=True))
     grace = label_identity(WEB.replace("web", "old"), 9)
-    (east, anybody) = identity_flows(*known, grace)
+    (east, anybody) = identity_flows(*identities, grace)
     assert re.fullmatch("ip,reg0=0x4/0xf,reg1=0x[0-9a-f]+,tun_id=0x7", east[0])
     assert anybody == ("ip,reg0=0x4/0xf,tun_id=0x8", "goto_table:20")
-    assert identity_flows(*known, grace, on="w1") == []
+    assert identity_flows(*identities, grace, on="w1") == []
 
 
 @pytest.mark.parametrize("on", ["g1", "w1"])
@@ -83,9 +83,9 @@ def test_a_label_identity_is_read() -> None:
     (whole, nobody, unknown) = (raw_identity() for _ in range(3))
     nobody["metadata"]["annotations"] = {"mcagent.io/exporters": ""}
     unknown["metadata"]["annotations"] = {}
-    found = [parse_object(one, Kind.LABEL_IDENTITY).value for one in (whole, nobody, unknown)]
-    assert all(isinstance(one, LabelIdentity) and (one.label, one.id) == (WEB, 7) for one in found)
-    assert [getattr(one, "clusters", "") for one in found] == [{"east", "west"}, frozenset(), None]
+    values = [parse_object(one, Kind.LABEL_IDENTITY).value for one in (whole, nobody, unknown)]
+    assert all(isinstance(one, LabelIdentity) and (one.label, one.id) == (WEB, 7) for one in values)
+    assert [getattr(one, "clusters", "") for one in values] == [{"east", "west"}, frozenset(), None]
 
 
 @pytest.mark.parametrize("number", [0, -1, 0xFFFFFF, 1 << 24, "7", True, None])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mcagent.core.policies.identities import UNCLAIMED
 from mcagent.core.policies.peer_shares import Demand, exporters, unknown_peers
 from mcagent.model.policies import Operator, Requirement, Selector
-from tests.unit.core_inputs import label_identity
+from tests.worlds.core_inputs import label_identity
 
 SELECTORS = tuple(Selector(pod=(Requirement(key, Operator.EXISTS, ()),)) for key in "ab")
 CLUSTERS = ("east", "west", "north")
@@ -50,9 +50,9 @@ def test_the_flows_of_identities_are_limited_and_fair(
 
 def test_an_identity_of_two_clusters_counts_once() -> None:
     """A cluster that exports what another one exports takes nothing from it."""
-    both = {number: frozenset({"east", "west"}) for number in range(1, 6)}
+    shares = {number: frozenset({"east", "west"}) for number in range(1, 6)}
     identities = {SELECTORS[0]: frozenset((UNCLAIMED, number) for number in range(1, 11))}
-    exported_by = {**both, **{number: frozenset({"west"}) for number in range(6, 11)}}
+    exported_by = {**shares, **{number: frozenset({"west"}) for number in range(6, 11)}}
     unknown = unknown_peers(Demand(((SELECTORS[0], 1),), 7), identities, exported_by)
     assert unknown == {(UNCLAIMED, number): frozenset({"west"}) for number in (8, 9, 10)}
 

@@ -19,7 +19,7 @@ from mcagent.model.dataplane.facts import Facts
 from mcagent.model.dataplane.resources import FlowEntry, GroupEntry, PeerKind, TunnelPort
 from mcagent.model.objects import ApiObject, ClusterInfoImport, WireGuardInfo
 from mcagent.model.plan import Fragment
-from tests.unit.core_inputs import HOME, addresses, cluster, config, gateway, node, resources, snapshot
+from tests.worlds.core_inputs import HOME, addresses, cluster, config, gateway, node, resources, snapshot
 
 ANTREA = cluster("east", "10.97.0.0/16", "10.20.0.0/16")
 OURS = cluster("west", "10.98.0.0/16", "10.21.0.0/16", gateways=("203.0.113.8", "203.0.113.9"))
@@ -34,9 +34,9 @@ def compiled(objects: tuple[ApiObject, ...], on: str, unanswered: frozenset[str]
     )
 
 
-def tunnels(found: Compiled) -> list[TunnelPort]:
+def tunnels(compiled: Compiled) -> list[TunnelPort]:
     """Return the tunnels to other clusters."""
-    return [r for r in resources(found) if isinstance(r, TunnelPort) and r.peer_kind is PeerKind.REMOTE]
+    return [r for r in resources(compiled) if isinstance(r, TunnelPort) and r.peer_kind is PeerKind.REMOTE]
 
 
 def judged(objects: tuple[ApiObject, ...], on: str) -> Compiled:
@@ -68,7 +68,7 @@ def test_a_new_tunnel_is_treated_by_the_verdict_on_its_cluster() -> None:
     facts = Facts(antrea=frozenset({"east", "west"}))
     new = compile_desired(snapshot(*objects), facts, config("g1", enable_pod_to_pod=True))
     assert text(new.desired.fragments) == text(judged(objects, "g1").desired.fragments)
-    assert {name for name, each in new.state.clusters.items() if each.antrea} == {"east"}
+    assert {name for name, cluster in new.state.clusters.items() if cluster.antrea} == {"east"}
 
 
 def test_an_idle_gateway_of_antrea_is_not_a_last_resort() -> None:
@@ -95,10 +95,10 @@ def test_to_antrea_everything_leaves_by_the_first_gateway_with_its_address() -> 
         r.group_id: r.body for r in second.desired.fragments["cluster/east"].resources if isinstance(r, GroupEntry)
     }
     assert groups[relay] == f"type=indirect,bucket=bucket_id:0,actions=output:{to_first.ofport}"
-    here = {
+    bodies = {
         r.group_id: r.body for r in first.desired.fragments["cluster/east"].resources if isinstance(r, GroupEntry)
     }
-    assert "resubmit" in here[relay]
+    assert "resubmit" in bodies[relay]
 
 
 def test_the_oldest_gateway_is_the_first() -> None:
@@ -111,8 +111,8 @@ def test_the_oldest_gateway_is_the_first() -> None:
         for r in compiled(objects, "a0", unanswered).desired.fragments["node/g1"].resources
         if isinstance(r, TunnelPort)
     )
-    found = compiled(objects, "a0", unanswered)
-    bodies = [r.body for r in found.desired.fragments["cluster/east"].resources if isinstance(r, GroupEntry)]
+    result = compiled(objects, "a0", unanswered)
+    bodies = [r.body for r in result.desired.fragments["cluster/east"].resources if isinstance(r, GroupEntry)]
     assert any(body.endswith(f"actions=output:{to_first.ofport}") for body in bodies)
 
 
@@ -138,51 +138,54 @@ PODS = st.lists(st.integers(20, 60), min_size=0, max_size=2, unique=True)
 @st.composite
 def clusters_of_ours(draw: st.DrawFn) -> tuple[ClusterInfoImport, ...]:
     """Return clusters of ours: what they publish, or that a gateway answered BFD, says so."""
-    found = []
+    clusters = []
     for place in range(draw(st.integers(1, 4))):
         many = draw(st.integers(1, 3))
         ips = tuple(f"203.0.113.{10 * place + n}" for n in range(1, many + 1))
         pods = (f"10.{n}.0.0/16" for n in draw(PODS))
-        one = cluster(f"c{place}", f"10.{100 + place}.0.0/16", *pods, gateways=ips)
+        member_cluster = cluster(f"c{place}", f"10.{100 + place}.0.0/16", *pods, gateways=ips)
         if many == 1 and draw(st.booleans()):
             key = WireGuardInfo(public_key="k" * 43 + "=")
-            one = replace(one, gateway_wireguard=((addresses(*ips)[0], key),))
-        found.append(one)
-    return tuple(found)
+            member_cluster = replace(member_cluster, gateway_wireguard=((addresses(*ips)[0], key),))
+        clusters.append(member_cluster)
+    return tuple(clusters)
 
 
+@pytest.mark.costly
 @given(clusters_of_ours(), NAMES, st.integers(0, 1 << 12))
 def test_nothing_changes_for_clusters_of_ours(found: tuple[ClusterInfoImport, ...], on: str, bits: int) -> None:
     """Whoever never answered, flows are the same to the byte where what a cluster publishes says it is ours."""
     objects = (*HOME, *found)
     before = compiled(objects, on)
-    said = {one.cluster_id for one in found if len(one.gateway_ips) > 1 or one.gateway_wireguard}
+    cluster_ids = {
+        cluster.cluster_id for cluster in found if len(cluster.gateway_ips) > 1 or cluster.gateway_wireguard
+    }
     ports = [port for place, port in enumerate(tunnels(before)) if bits >> place & 1]
-    after = compiled(objects, on, frozenset(port.name for port in ports if port.peer in said))
+    after = compiled(objects, on, frozenset(port.name for port in ports if port.peer in cluster_ids))
     assert text(after.desired.fragments) == text(before.desired.fragments)
     assert after == before
 
 
 def text(fragments: Mapping[str, Fragment]) -> list[str]:
     """Return all flows and groups as text."""
-    every = (r for fragment in fragments.values() for r in fragment.resources)
-    return [repr(r) for r in every if isinstance(r, FlowEntry | GroupEntry)]
+    resources = (r for fragment in fragments.values() for r in fragment.resources)
+    return [repr(r) for r in resources if isinstance(r, FlowEntry | GroupEntry)]
 
 
 def test_a_peer_is_given_time_to_answer() -> None:
     """A new one has ten seconds, also one that BFD is only now switched on for; what an agent finds had them."""
-    asked, answered = Observation(port="a", group="cluster/east", bfd=True, state="down"), Damping()
-    first = advance({}, [asked], 0.0, answered, first=True)
+    observation, answered = Observation(port="a", group="cluster/east", bfd=True, state="down"), Damping()
+    first = advance({}, [observation], 0.0, answered, first=True)
     assert first.unanswered == {"a"}
-    new = replace(asked, port="b")
-    found = advance(first.peers, [asked, new], 5.0, answered)
-    assert found.unanswered == {"a"}
-    assert found.wake <= 5.0 + PATIENCE
-    assert advance(found.peers, [asked, new], 5.0 + PATIENCE, answered).unanswered == {"a", "b"}
-    off = advance(found.peers, [asked, replace(new, bfd=False)], 6.0, answered)
+    new = replace(observation, port="b")
+    peers = advance(first.peers, [observation, new], 5.0, answered)
+    assert peers.unanswered == {"a"}
+    assert peers.wake <= 5.0 + PATIENCE
+    assert advance(peers.peers, [observation, new], 5.0 + PATIENCE, answered).unanswered == {"a", "b"}
+    off = advance(peers.peers, [observation, replace(new, bfd=False)], 6.0, answered)
     assert off.unanswered == {"a"}
-    on = advance(off.peers, [asked, new], 14.0, answered)
+    on = advance(off.peers, [observation, new], 14.0, answered)
     assert on.unanswered == {"a"}
     assert on.wake == 14.0 + PATIENCE
     up = replace(new, state="up", forwarding=True)
-    assert advance(on.peers, [asked, up], 30.0, answered).unanswered == {"a"}
+    assert advance(on.peers, [observation, up], 30.0, answered).unanswered == {"a"}

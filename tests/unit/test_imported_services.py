@@ -29,7 +29,7 @@ from mcagent.model.objects import EndpointSlice, Kind, ServiceImport
 from mcagent.model.parsing.parse import parse_object
 from mcagent.model.plan import Desired
 from mcagent.model.traffic import MAX_READY, Share, Traffic, read_traffic, told_ready
-from tests.unit.core_inputs import (
+from tests.worlds.core_inputs import (
     HOME,
     config,
     endpoint,
@@ -38,7 +38,7 @@ from tests.unit.core_inputs import (
     service_import,
     snapshot,
 )
-from tests.unit.core_inputs import cluster as remote
+from tests.worlds.core_inputs import cluster as remote
 
 
 @pytest.mark.parametrize(
@@ -80,18 +80,18 @@ def test_a_text_that_says_nothing_is_refused(text: str, words: str) -> None:
 
 def test_clusters_that_are_not_named_come_last() -> None:
     """A rank without any cluster that is there stays empty; "*" names all others."""
-    every = {"home": 4, "east": 2, "west": 1}
-    assert read_traffic("north > local").weights(every, "home") == [{}, {"home": 4}, {"east": 2, "west": 1}]
-    assert read_traffic("local=2, *=3").weights(every, "home") == [{"home": 2, "east": 3, "west": 3}]
-    assert read_traffic("east=0 > *").weights(every, "home") == [{}, {"home": 4, "west": 1}]
-    assert read_traffic("east, *=0").weights(every, "home") == [{"east": 2}]
+    counts = {"home": 4, "east": 2, "west": 1}
+    assert read_traffic("north > local").weights(counts, "home") == [{}, {"home": 4}, {"east": 2, "west": 1}]
+    assert read_traffic("local=2, *=3").weights(counts, "home") == [{"home": 2, "east": 3, "west": 3}]
+    assert read_traffic("east=0 > *").weights(counts, "home") == [{}, {"home": 4, "west": 1}]
+    assert read_traffic("east, *=0").weights(counts, "home") == [{"east": 2}]
 
 
-def shares(found: ServiceShares) -> dict[str, float]:
+def shares(shares: ServiceShares) -> dict[str, float]:
     """Return the share of each endpoint of the first port."""
     given_to: dict[str, float] = {}
     before = 0
-    for end, (address, number) in found.ports[0].shares:
+    for end, (address, number) in shares.ports[0].shares:
         assert end > before
         given_to[f"{address}:{number}"] = (end - before) / SLOTS
         before = end
@@ -99,50 +99,52 @@ def shares(found: ServiceShares) -> dict[str, float]:
     return given_to
 
 
-def with_address(found: ServiceImport, slices: tuple[EndpointSlice, ...]) -> ImportInput:
+def with_address(service_import: ServiceImport, slices: tuple[EndpointSlice, ...]) -> ImportInput:
     """Return the import, with the addresses of the Service that stands for it."""
-    return ImportInput(object=found, slices=slices, cluster_ips=frozenset(found.ips))
+    return ImportInput(object=service_import, slices=slices, cluster_ips=frozenset(service_import.ips))
 
 
-def decided(text: str, endpoints: Mapping[str, Iterable[str]], **more: Any) -> ServiceShares:
+def decided(text: str, endpoints: Mapping[str, Iterable[str]], **fields: Any) -> ServiceShares:
     """Decide on a Service whose endpoints, by cluster, are ready."""
     slices = tuple(
         imported_slice(f"web-{cluster}", "web", cluster, map(endpoint, ips)) for cluster, ips in endpoints.items()
     )
-    return share_endpoints(with_address(service_import("web", **more), slices), read_traffic(text), "home")
+    return share_endpoints(with_address(service_import("web", **fields), slices), read_traffic(text), "home")
 
 
 def test_shares_are_those_of_clusters_not_of_endpoints() -> None:
     """Three endpoints of this cluster have together what one of the other has, or what the weights say."""
     endpoints = {"home": ["10.10.1.1", "10.10.1.2", "10.10.1.3"], "east": ["10.97.0.1"]}
     assert shares(decided("*=1", endpoints))["10.97.0.1:80"] == 0.5
-    found = shares(decided("local=3, east=1", endpoints))
-    assert found["10.97.0.1:80"] == pytest.approx(0.25)
-    assert found["10.10.1.2:80"] == pytest.approx(0.25, abs=1e-4)
+    share_by_cluster = shares(decided("local=3, east=1", endpoints))
+    assert share_by_cluster["10.97.0.1:80"] == pytest.approx(0.25)
+    assert share_by_cluster["10.10.1.2:80"] == pytest.approx(0.25, abs=1e-4)
 
 
 def test_endpoints_have_their_shares_in_the_order_of_their_addresses() -> None:
     """By clusters, then as numbers: neither in the order of the API nor in that of texts."""
-    found = decided("local=1, east=1", {"home": ["10.10.1.10", "10.10.2.1", "10.10.1.9"], "east": ["10.97.0.1"]})
+    decision = decided(
+        "local=1, east=1", {"home": ["10.10.1.10", "10.10.2.1", "10.10.1.9"], "east": ["10.97.0.1"]}
+    )
     addresses = ["10.97.0.1:80", "10.10.1.9:80", "10.10.1.10:80", "10.10.2.1:80"]
-    assert list(shares(found)) == addresses
+    assert list(shares(decision)) == addresses
 
 
 @pytest.mark.parametrize(
-    ("told", "share"),
+    ("ready", "share"),
     [("9", 0.75), (None, 0.25), ("0", 0.25), ("many", 0.25), ("1234567", 0.25), ("999999", 1000 / 1003)],
 )
-def test_a_cluster_behind_one_address_has_the_share_of_its_endpoints(told: str | None, share: float) -> None:
+def test_a_cluster_behind_one_address_has_the_share_of_its_endpoints(ready: str | None, share: float) -> None:
     """By the number that it tells, within a bound; what is no number is a problem, and not used. Weights win."""
-    annotations = {} if told is None else {"mcagent.io/ready-endpoints": told}
-    found = parse_object(raw_slice("east", "10.97.0.1", annotations), Kind.ENDPOINT_SLICE)
-    assert [one.path for one in found.problems] == (
-        ["metadata.annotations.mcagent.io/ready-endpoints"] if told in {"many", "1234567"} else []
+    annotations = {} if ready is None else {"mcagent.io/ready-endpoints": ready}
+    parsed = parse_object(raw_slice("east", "10.97.0.1", annotations), Kind.ENDPOINT_SLICE)
+    assert [problem.path for problem in parsed.problems] == (
+        ["metadata.annotations.mcagent.io/ready-endpoints"] if ready in {"many", "1234567"} else []
     )
-    assert isinstance(found.value, EndpointSlice)
+    assert isinstance(parsed.value, EndpointSlice)
     own = imported_slice("own", "web", "home", map(endpoint, ["10.10.1.1", "10.10.1.2", "10.10.1.3"]))
     own = replace(own, told_ready=500)  # of this cluster its endpoints count, whatever anybody says
-    service = with_address(service_import("web"), (own, found.value))
+    service = with_address(service_import("web"), (own, parsed.value))
     assert shares(share_endpoints(service, read_traffic("*"), "home"))["10.97.0.1:80"] == pytest.approx(
         share, abs=1e-4
     )
@@ -166,23 +168,23 @@ def raw_slice(cluster: str, address: str, annotations: Mapping[str, str]) -> dic
 @given(st.lists(st.integers(0, 3000), min_size=1, max_size=30))
 def test_what_is_told_is_right_within_an_eighth_and_seldom_changes(counts: list[int]) -> None:
     """Whatever happens; nothing is told of what differs less, and of none at once."""
-    told: int | None = None
+    ready: int | None = None
     for count in counts:
-        before, told = told, told_ready(told, count)
-        assert bool(told) == bool(count)
-        assert abs(told - min(count, MAX_READY)) <= told / 8
+        before, ready = ready, told_ready(ready, count)
+        assert bool(ready) == bool(count)
+        assert abs(ready - min(count, MAX_READY)) <= ready / 8
         if before and count and abs(before - min(count, MAX_READY)) <= before / 8:
-            assert told == before
+            assert ready == before
 
 
 def test_a_thousand_pods_that_come_or_go_are_told_of_some_fifty_times() -> None:
     """An exporter's rollout is no storm of writes at the leader."""
     for order in (range(1001), range(1000, -1, -1)):
-        told: int | None = None
+        ready: int | None = None
         writes = 0
         for count in order:
-            before, told = told, told_ready(told, count)
-            writes += told != before
+            before, ready = ready, told_ready(ready, count)
+            writes += ready != before
         assert writes < 60
 
 
@@ -238,55 +240,61 @@ def test_every_cluster_gets_its_share(clusters: dict[str, tuple[int, int]], chan
         for place, (cluster, (count, _)) in enumerate(sorted(clusters.items()))
     }
     text = ", ".join(f"{cluster}={weight}" for cluster, (_, weight) in clusters.items())
-    found = decided(text, endpoints)
-    there = {cluster: weight for cluster, (count, weight) in clusters.items() if count and weight}
-    if not there:
-        assert not found.ports
+    decision = decided(text, endpoints)
+    weights = {cluster: weight for cluster, (count, weight) in clusters.items() if count and weight}
+    if not weights:
+        assert not decision.ports
         return
-    total = sum(there.values())
-    given_to = shares(found)
-    for cluster, weight in there.items():
+    total = sum(weights.values())
+    given_to = shares(decision)
+    for cluster, weight in weights.items():
         got = sum(given_to.get(f"{address}:80", 0.0) for address in endpoints[cluster])
         assert got == pytest.approx(weight / total, abs=2 / SLOTS)
     shuffled = list(endpoints.items())
     chance.shuffle(shuffled)
-    assert decided(text, dict(shuffled)) == found
+    assert decided(text, dict(shuffled)) == decision
 
 
 def test_what_kube_proxy_would_choose_alike_is_left_to_it() -> None:
     """A Service of one cluster needs no rule, nor one whose endpoints have all the same share; others do."""
     lone = imported_slice("web-east", "web", "east", [endpoint("10.97.0.1"), endpoint("10.97.0.2")])
     assert chains(compiled("*", service_import("web"), lone)) == {}
-    both = [imported_slice("web-home", "web", "home", [endpoint("10.10.3.5"), endpoint("10.10.3.6")]), lone]
-    assert chains(compiled("*", service_import("web"), *both)) == {}
-    assert chains(compiled("*=1", service_import("web"), *both)) == {}
-    assert chains(compiled("local=2, *=1", service_import("web"), *both)) != {}
-    told = replace(lone, told_ready=7)
-    assert chains(compiled("*", service_import("web"), both[0], told)) != {}
+    slices = [imported_slice("web-home", "web", "home", [endpoint("10.10.3.5"), endpoint("10.10.3.6")]), lone]
+    assert chains(compiled("*", service_import("web"), *slices)) == {}
+    assert chains(compiled("*=1", service_import("web"), *slices)) == {}
+    assert chains(compiled("local=2, *=1", service_import("web"), *slices)) != {}
+    service = replace(lone, told_ready=7)
+    assert chains(compiled("*", service_import("web"), slices[0], service)) != {}
 
 
 def test_more_endpoints_than_fit_are_left_to_kube_proxy() -> None:
     """The problem names object and port."""
     many = [f"10.{98 + n // 250}.0.{n % 250 + 1}" for n in range(MAX_ENDPOINTS + 1)]
-    found = decided("*", {"home": many})
-    assert not found.ports
-    assert [(one.path, one.reason) for one in found.problems] == [("spec.ports[0]", "TooManyEndpoints")]
+    decision = decided("*", {"home": many})
+    assert not decision.ports
+    assert [(problem.path, problem.reason) for problem in decision.problems] == [
+        ("spec.ports[0]", "TooManyEndpoints")
+    ]
 
 
 def compiled(text: str, *objects: Any, unreachable: frozenset[int] = frozenset()) -> Desired:
     """Compile this for a worker; the imported Service is there."""
     facts = Facts(datapath=DatapathType.SYSTEM, unreachable=unreachable)
-    there = snapshot(*HOME, service("antrea-mc-web", "10.96.200.1", 80), *objects)
-    return compile_desired(there, facts, config("w1", imported_traffic=text)).desired
+    source = snapshot(*HOME, service("antrea-mc-web", "10.96.200.1", 80), *objects)
+    return compile_desired(source, facts, config("w1", imported_traffic=text)).desired
 
 
 OF_WEB = "mct_import_10_96_200_1"
 
 
-def chains(found: Desired) -> dict[str, tuple[str, ...]]:
+def chains(desired: Desired) -> dict[str, tuple[str, ...]]:
     """Return the rules of the chains for imported Services."""
-    resources = [one for part in found.fragments.values() for one in part.resources]
-    return {one.name: one.rules for one in resources if isinstance(one, NftChain) and "import" in one.name}
+    resources = [resource for part in desired.fragments.values() for resource in part.resources]
+    return {
+        resource.name: resource.rules
+        for resource in resources
+        if isinstance(resource, NftChain) and "import" in resource.name
+    }
 
 
 SLICES = (
@@ -297,19 +305,21 @@ SLICES = (
 
 def test_rules_come_before_kube_proxy_and_leave_others_alone() -> None:
     """A map leads to the rules of a Service by its address; what comes out of the bridge meets none of them."""
-    found = compiled("local > *", service_import("web"), *SLICES)
-    rules = chains(found)
-    first, *rest = rules["mct_import_pre"]
+    result = compiled("local > *", service_import("web"), *SLICES)
+    rules = chains(result)
+    first, *other_rules = rules["mct_import_pre"]
     assert first == 'iifname "mc-gw0" accept'
-    assert tuple(rest) == rules["mct_import_out"]
-    assert rest == ["ip daddr vmap { 10.96.200.1 : jump mct_import_10_96_200_1 }"]
+    assert tuple(other_rules) == rules["mct_import_out"]
+    assert other_rules == ["ip daddr vmap { 10.96.200.1 : jump mct_import_10_96_200_1 }"]
     assert rules[OF_WEB] == (
         "ip daddr 10.96.200.1 tcp dport 80 dnat ip to numgen random mod 65536 map { 0-65535 : 10.10.3.5 . 80 }",
     )
     assert rules["mct_import_self"][2:] == ("ip saddr 10.10.3.5 ip daddr 10.10.3.5 ct status dnat masquerade",)
-    resources = [one for part in found.fragments.values() for one in part.resources]
-    (own,) = [one for one in resources if isinstance(one, NftSet) and one.name == "mct_import_own"]
-    assert [str(one) for one in own.elements] == ["10.10.3.5/32"]
+    resources = [resource for part in result.fragments.values() for resource in part.resources]
+    (own,) = [
+        resource for resource in resources if isinstance(resource, NftSet) and resource.name == "mct_import_own"
+    ]
+    assert [str(resource) for resource in own.elements] == ["10.10.3.5/32"]
 
 
 def test_an_annotation_stands_before_the_default() -> None:
@@ -317,8 +327,8 @@ def test_an_annotation_stands_before_the_default() -> None:
     own = replace(service_import("web", client_ip_affinity=True), traffic=read_traffic("east"))
     (rule,) = chains(compiled("local > *", own, *SLICES))[OF_WEB]
     assert "jhash ip saddr mod 65536 seed 0x6d63 map { 0-65535 : 10.97.0.1 . 80 }" in rule
-    left = replace(own, traffic=Traffic())
-    assert chains(compiled("local > *", left, *SLICES)) == {}
+    own_import = replace(own, traffic=Traffic())
+    assert chains(compiled("local > *", own_import, *SLICES)) == {}
     assert chains(compiled("any", service_import("web"), *SLICES)) == {}
     assert chains(compiled("", own, *SLICES)) == {}
 
@@ -328,8 +338,8 @@ def test_an_import_takes_no_address_but_its_own_services() -> None:
     victim = service("dns", "10.96.0.10", 80)
     liar = replace(service_import("web"), ips=(ip_address("10.96.0.10"),))
     assert chains(compiled("local > *", victim, liar, *SLICES)) == {}
-    both = replace(liar, ips=(ip_address("10.96.0.10"), ip_address("10.96.200.1")))
-    assert "10.96.0.10" not in str(compiled("local > *", victim, both, *SLICES).fragments["imported"])
+    own_import = replace(liar, ips=(ip_address("10.96.0.10"), ip_address("10.96.200.1")))
+    assert "10.96.0.10" not in str(compiled("local > *", victim, own_import, *SLICES).fragments["imported"])
     elsewhere = replace(service_import("web"), meta=replace(liar.meta, namespace="other"))
     assert chains(compiled("local > *", elsewhere, *SLICES)) == {}
 
@@ -340,11 +350,11 @@ def test_a_wrong_annotation_counts_as_none_and_is_reported() -> None:
         "metadata": {"name": "web", "namespace": "default", "annotations": {"mcagent.io/traffic": "East"}},
         "spec": {"type": "ClusterSetIP", "ips": ["10.96.200.1"], "ports": [{"name": "http", "port": 80}]},
     }
-    found = parse_object(raw, Kind.SERVICE_IMPORT)
-    assert isinstance(found.value, ServiceImport)
-    assert found.value.traffic is None
-    assert found.value.ips == (ip_address("10.96.200.1"),)
-    (problem,) = found.problems
+    parsed = parse_object(raw, Kind.SERVICE_IMPORT)
+    assert isinstance(parsed.value, ServiceImport)
+    assert parsed.value.traffic is None
+    assert parsed.value.ips == (ip_address("10.96.200.1"),)
+    (problem,) = parsed.problems
     assert problem.path == "metadata.annotations.mcagent.io/traffic"
     assert '"East" is not a cluster' in problem.message
 
@@ -363,9 +373,9 @@ def test_new_connections_leave_a_cluster_that_nobody_reaches() -> None:
     endpoints = {"home": ["10.10.1.1", "10.10.1.2"], "east": ["10.97.0.1"], "west": ["10.98.0.1"]}
     assert not left("any", endpoints).ports
     assert not left("any", endpoints, "north").ports
-    found = shares(left("any", endpoints, "east"))
-    assert found.keys() == {"10.10.1.1:80", "10.10.1.2:80", "10.98.0.1:80"}
-    assert max(found.values()) - min(found.values()) < 1e-4
+    share_by_cluster = shares(left("any", endpoints, "east"))
+    assert share_by_cluster.keys() == {"10.10.1.1:80", "10.10.1.2:80", "10.98.0.1:80"}
+    assert max(share_by_cluster.values()) - min(share_by_cluster.values()) < 1e-4
     assert shares(left("east > west > *", endpoints, "east")) == {"10.98.0.1:80": 1.0}
 
 
@@ -381,10 +391,10 @@ def test_a_worker_leaves_the_clusters_that_its_gateways_tell_of() -> None:
     """By their number; nothing follows of clusters that nobody knows, or where Services are not steered."""
     numbers = frozenset({cluster_hash("east"), cluster_hash("elsewhere")})
     east = remote("east", "10.97.0.0/16", "172.18.1.1")
-    found = compiled("any", service_import("web"), *SLICES, east, unreachable=numbers)
-    (rule,) = chains(found)[OF_WEB]
+    result = compiled("any", service_import("web"), *SLICES, east, unreachable=numbers)
+    (rule,) = chains(result)[OF_WEB]
     assert rule.endswith("map { 0-65535 : 10.10.3.5 . 80 }")
-    assert found.state.unreachable == ("east",)
+    assert result.state.unreachable == ("east",)
     assert chains(compiled("any", service_import("web"), *SLICES, east)) == {}
     off = compiled("", service_import("web"), *SLICES, east, unreachable=numbers)
     assert (chains(off), off.state.unreachable) == ({}, ())
@@ -403,7 +413,7 @@ def test_shares_are_read_back_from_the_rules() -> None:
     )
     rules = service_rules(ServiceShares(ports=(port,)), config("n"))
     chains = fragment({"shop/web": rules}, config("n")).resources
-    (rule,) = {rule for one in chains if isinstance(one, NftChain) for rule in one.rules if "dnat" in rule}
+    (rule,) = {rule for chain in chains if isinstance(chain, NftChain) for rule in chain.rules if "dnat" in rule}
     assert parse_shares(rule, address, "tcp", 80) == ((ends[0], 0.25), (ends[1], 0.75))
     assert parse_shares(rule, address, "udp", 80) == ()
     assert parse_shares("ip daddr vmap { 10.96.0.7 : jump mct_import_10_96_0_7 }", address, "tcp", 80) == ()

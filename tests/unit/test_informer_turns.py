@@ -178,8 +178,8 @@ def deliveries() -> Deliveries:
 def make(answers: Answers, deliveries: Deliveries) -> Callable[..., Informer]:
     """Give a function that makes an informer, whose thread does not run."""
 
-    def informer(kind: Kind = Kind.GATEWAY, **more: Any) -> Informer:
-        return Informer(kind, answers, deliveries, **{"timing": Timing(backoff=BACKOFF), **more})
+    def informer(kind: Kind = Kind.GATEWAY, **options: Any) -> Informer:
+        return Informer(kind, answers, deliveries, **{"timing": Timing(backoff=BACKOFF), **options})
 
     return informer
 
@@ -486,9 +486,9 @@ def test_a_kind_that_the_server_does_not_have(
     for _ in range(2):
         informer._turn()
     assert deliveries.texts == ["Gateway:", "Gateway: a/x", "Gateway:"]
-    told = (logging.INFO, "Gateway: assuming none: the API server does not have this kind")
+    entry = (logging.INFO, "Gateway: assuming none: the API server does not have this kind")
     logged = [(record.levelno, record.getMessage()) for record in caplog.records]
-    assert logged == [told, (logging.WARNING, "Gateway: gone"), told]
+    assert logged == [entry, (logging.WARNING, "Gateway: gone"), entry]
 
 
 def test_a_kind_that_may_not_be_read(

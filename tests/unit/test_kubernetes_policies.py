@@ -15,10 +15,10 @@ from mcagent.controller.member.policies.policy_imports import PolicyImports
 from mcagent.controller.settings import ReplicatedPolicies
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
-from tests.unit.control_view import Controller, MemoryView
-from tests.unit.leader_world import AREA, Leader, export
-from tests.unit.member_world import AREA as NORTH
-from tests.unit.member_world import HOME, SET, member, north_of, settings
+from tests.worlds.control_view import Controller, MemoryView
+from tests.worlds.leader_world import AREA, Leader, export
+from tests.worlds.member_world import AREA as NORTH
+from tests.worlds.member_world import HOME, SET, member, north_of, settings
 
 SPEC: RawObject = {"podSelector": {}, "policyTypes": ["Ingress"]}
 NETWORK_POLICY = {
@@ -73,16 +73,16 @@ def started(view: MemoryView, **keys: Any) -> Controller:
 def report(view: MemoryView, controller: Controller) -> dict[str, str]:
     """Return what the member tells the leader with its next heartbeat."""
     controller.settle()
-    found = north_of(view).get(Kind.MEMBER_CLUSTER_ANNOUNCE, NORTH, names.announce("east"))
-    assert found is not None
-    text = found["metadata"].get("annotations", {}).get(names.POLICY_PROBLEMS_ANNOTATION, "{}")
+    announcement = north_of(view).get(Kind.MEMBER_CLUSTER_ANNOUNCE, NORTH, names.announce("east"))
+    assert announcement is not None
+    text = announcement["metadata"].get("annotations", {}).get(names.POLICY_PROBLEMS_ANNOTATION, "{}")
     return dict(json.loads(text))
 
 
 def spec_of(view: MemoryView, kind: Kind = Kind.NETWORK_POLICY, name: str = "antrea-mc-deny") -> Any:
     """Return the policy in the member, None if there is none."""
-    found = view.local.get(kind, "till" if kind is Kind.NETWORK_POLICY else "", name)
-    return found["spec"] if found else None
+    policy = view.local.get(kind, "till" if kind is Kind.NETWORK_POLICY else "", name)
+    return policy["spec"] if policy else None
 
 
 def test_the_leader_passes_a_policy_on_as_it_is() -> None:

@@ -44,10 +44,10 @@ def test_an_underlay_of_ipv6_survives_writing_and_reading() -> None:
 def test_the_short_form_is_generated() -> None:
     """A file with numbers gives what `generate` gives for them."""
     raw = {"name": "x", "clusters": 3, "workers": 2, "cni": "aws-vpc", "tunnel": "vxlan"}
-    made = from_dict(raw)
-    assert [len(cluster.nodes) for cluster in made.clusters] == [3, 3, 3]
-    assert {cluster.cni for cluster in made.clusters} == {Cni.AWS_VPC}
-    assert made.tunnel == "vxlan"
+    topology = from_dict(raw)
+    assert [len(cluster.nodes) for cluster in topology.clusters] == [3, 3, 3]
+    assert {cluster.cni for cluster in topology.clusters} == {Cni.AWS_VPC}
+    assert topology.tunnel == "vxlan"
 
 
 def test_no_two_clusters_collide_but_in_overlap() -> None:
@@ -67,10 +67,10 @@ def test_every_address_is_used_once_per_cluster() -> None:
     """Nodes, Pods, router and API server never share an address."""
     for kind in Cni:
         for cluster in generate(clusters=2, workers=20, gateways=3, pods=6, cni=kind).clusters:
-            used = [cluster.router, cluster.api_address]
+            addresses = [cluster.router, cluster.api_address]
             for node in cluster.nodes:
-                used += [node.address, *(pod.address for pod in node.pods)]
-            assert len(set(used)) == len(used)
+                addresses += [node.address, *(pod.address for pod in node.pods)]
+            assert len(set(addresses)) == len(addresses)
 
 
 def test_every_object_is_readable_by_the_agent() -> None:
@@ -125,7 +125,7 @@ def test_calico_takes_pods_from_blocks_of_its_pool() -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "told"),
+    ("raw", "message"),
     [
         ([], "must be a mapping"),
         ({"clusters": 0}, "clusters: must be 1 to"),
@@ -137,11 +137,11 @@ def test_calico_takes_pods_from_blocks_of_its_pool() -> None:
         ({"clusters": [{"name": "a", "nod": []}]}, "clusters[0].nod: unknown"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_told_with_its_place(raw: object, told: str) -> None:
+def test_what_is_wrong_in_a_file_is_told_with_its_place(raw: object, message: str) -> None:
     """The error names the path and what would be right."""
     with pytest.raises(InputError) as caught:
         from_dict(raw, "lab.yaml")
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_names_must_be_unique_and_services_need_their_pods() -> None:

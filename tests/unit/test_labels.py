@@ -34,14 +34,15 @@ def test_hash_is_antreas() -> None:
     assert labels.label_hash("") == "da39a3ee5e6b4b0d"
 
 
+@pytest.mark.costly
 @given(SETS, SETS)
 def test_what_is_written_is_read(space: dict[str, str], pod: dict[str, str]) -> None:
     """Any labels that Kubernetes takes come back as they were."""
     text = labels.normalised("shop", space, pod)
-    found = labels.parsed(text)
-    assert found is not None
-    assert found.pod == pod
-    assert found.namespace == {labels.NAMESPACE_NAME: "shop", **space}
+    parsed = labels.parsed(text)
+    assert parsed is not None
+    assert parsed.pod == pod
+    assert parsed.namespace == {labels.NAMESPACE_NAME: "shop", **space}
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,7 @@ def test_what_nobody_can_have_written_is_refused(text: object, why: str) -> None
 @given(st.text(max_size=80))
 def test_any_text_is_read_or_refused(text: str) -> None:
     """Nothing but InputError is raised, and what is read is normalised."""
-    found = labels.parsed(text)
-    if found is not None:
-        space = dict(found.namespace)
-        assert labels.normalised(space[labels.NAMESPACE_NAME], space, found.pod) == text
+    parsed = labels.parsed(text)
+    if parsed is not None:
+        space = dict(parsed.namespace)
+        assert labels.normalised(space[labels.NAMESPACE_NAME], space, parsed.pod) == text

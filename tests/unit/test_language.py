@@ -20,6 +20,9 @@ def rows(found, tables):
 
 class Role:
     """Whoever."""
+
+    lost: int = 0
+    more = 1
 '''
 
 
@@ -35,25 +38,31 @@ def project(root: Path, **texts: str) -> Path:
 
 
 def test_empty_names_and_vague_words_are_counted() -> None:
-    """Variables of loops and comprehensions count; parameters do not, since callers see them with their type."""
+    """Variables of loops and comprehensions count, parameters and fields; other attributes of a class do not."""
     words = Counter((*language.empty_names(ast.parse(MODULE)), *language.vague_words(MODULE)))
-    assert words == {"one": 1, "kept": 1, "said": 1, "left": 1, "nobody": 1, "whoever": 1}
+    assert words == dict.fromkeys(("found", "one", "kept", "said", "left", "lost", "nobody", "whoever"), 1)
+    assert language.share([ast.parse("def a(found, b, c, d): ...")]) == "25.00 % of 4 names"
 
 
 def test_a_class_name_of_two_modules_is_reported(tmp_path: Path) -> None:
-    """Private classes and those of development tools may have any name."""
+    """Private classes, those of development tools, and those of tests may have any name."""
     root = project(
         tmp_path, first="class Role: ...\nclass _Step: ...\n", second="class Role: ...\nclass _Step: ...\n"
     )
-    (root / "devtools/third.py").write_text("class Role: ...\n")
-    assert language.all_faults(root) == Counter({("mcagent/second.py", "class Role"): 1})
+    for source in ("devtools", "tests"):
+        (root / source / "third.py").write_text("class Role: ...\n")
+    assert language.all_faults(language.read_trees(root), root) == Counter(
+        {("mcagent/second.py", "class Role"): 1}
+    )
 
 
 def test_pages_are_checked(tmp_path: Path) -> None:
     """Words of pages count like those of code, without names in code spans."""
     root = project(tmp_path)
     (root / "docs/page.md").write_text("Somebody sends; someone's reply. Nobody? `blocks_nobody`\n")
-    assert language.all_faults(root) == {("docs/page.md", word): 1 for word in ("somebody", "someone", "nobody")}
+    assert language.all_faults(language.read_trees(root), root) == {
+        ("docs/page.md", word): 1 for word in ("somebody", "someone", "nobody")
+    }
 
 
 def test_the_list_may_only_shrink() -> None:

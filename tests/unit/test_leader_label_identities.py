@@ -16,8 +16,8 @@ from mcagent.controller.settings import LeaderSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 from mcagent.model.parsing import labels
-from tests.unit.control_view import Controller, MemoryView
-from tests.unit.leader_world import AREA, SET, Leader, account, announce, export
+from tests.worlds.control_view import Controller, MemoryView
+from tests.worlds.leader_world import AREA, SET, Leader, account, announce, export
 
 ON = LeaderSettings(namespace="", stretched_network_policy=True)
 
@@ -48,8 +48,8 @@ def number(world: Leader, text: str) -> Any:
 
 def exporters(world: Leader, text: str) -> str | None:
     """Return whose identity it is, as members read it."""
-    found = world.api.get(Kind.RESOURCE_IMPORT, AREA, labels.label_hash(text))
-    notes: dict[str, str] = found["metadata"]["annotations"] if found else {}
+    resource_import = world.api.get(Kind.RESOURCE_IMPORT, AREA, labels.label_hash(text))
+    notes: dict[str, str] = resource_import["metadata"]["annotations"] if resource_import else {}
     return notes.get(names.EXPORTERS_ANNOTATION)
 
 
@@ -138,12 +138,12 @@ def test_a_number_that_two_have_stays_with_the_older() -> None:
     world.put(label("east", text_of("old")))
     world.forward(10, "east")
     world.put(label("east", text_of("new")))
-    taken = number(world, text_of("old"))
-    patch = {"spec": {"labelIdentity": {"id": taken}}}
+    old_number = number(world, text_of("old"))
+    patch = {"spec": {"labelIdentity": {"id": old_number}}}
     world.api.change(Kind.RESOURCE_IMPORT, AREA, labels.label_hash(text_of("new")), patch)
     world.controller.run()
-    assert number(world, text_of("old")) == taken
-    assert number(world, text_of("new")) not in (taken, None)
+    assert number(world, text_of("old")) == old_number
+    assert number(world, text_of("new")) not in (old_number, None)
 
 
 @pytest.mark.parametrize("bad", [0, -1, 0xFFFFFF, "7", True, None])
@@ -238,12 +238,12 @@ def test_numbers_under_interleavings(changes: list[tuple[int, bool, int]], chanc
     try:
         labels.LAST = 12
         given: set[int] = set()
-        for app, there, steps in changes:
+        for app, app_name, steps in changes:
             raw = label("east", text_of(f"app-{app}"))
-            (given.add if there else given.discard)(app)
-            if there and world.api.get(Kind.RESOURCE_EXPORT, AREA, raw["metadata"]["name"]) is None:
+            (given.add if app_name else given.discard)(app)
+            if app_name and world.api.get(Kind.RESOURCE_EXPORT, AREA, raw["metadata"]["name"]) is None:
                 world.api.put(raw)
-            elif not there:
+            elif not app_name:
                 world.api.remove(Kind.RESOURCE_EXPORT, AREA, raw["metadata"]["name"])
             for _ in range(steps):
                 world.controller.step(chance.randrange(8))
@@ -253,8 +253,8 @@ def test_numbers_under_interleavings(changes: list[tuple[int, bool, int]], chanc
                 world.controller = Controller(world.view, world.controller.reconcilers)
                 world.controller.enqueue_all()
         world.settle()
-        found = {app: number(world, text_of(f"app-{app}")) for app in given}
-        assert len(set(found.values())) == len(given)
-        assert all(type(n) is int and first <= n <= 12 for n in found.values())
+        numbers = {app: number(world, text_of(f"app-{app}")) for app in given}
+        assert len(set(numbers.values())) == len(given)
+        assert all(type(n) is int and first <= n <= 12 for n in numbers.values())
     finally:
         labels.LAST = last

@@ -24,8 +24,8 @@ from mcagent.kube.source import RawObject
 from mcagent.model.api.multicluster import ResourceExport, ResourceImport
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, REFUSED
-from tests.unit.leader_world import AREA, Leader, account, announce, cluster_info, gateway_of, reporting
-from tests.unit.memory_objects import START, timestamp, typed
+from tests.worlds.leader_world import AREA, Leader, account, announce, cluster_info, gateway_of, reporting
+from tests.worlds.memory_objects import START, timestamp, typed
 
 KEY = "IRfSjVAaO0TJMcSZSGRCzRRBGD7h5yFXtxrRFCRJJ0A="
 OPEN = defaults_of(MemberLimits())
@@ -40,9 +40,9 @@ NOT_IN_BOUNDS = (
 )
 
 
-def claim(text: str, what: str = "Pod CIDR") -> CidrClaim:
+def claim(text: str, kind: str = "Pod CIDR") -> CidrClaim:
     """Return the claim to a CIDR."""
-    value = cidr_claim(text, what)
+    value = cidr_claim(text, kind)
     assert value is not None
     return value
 

@@ -15,8 +15,8 @@ from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.kube.source import RawObject
 from mcagent.model.api.multicluster import ResourceExport, ResourceImport
 from mcagent.model.objects import Kind
-from tests.unit.control_view import Controller, MemoryView, change_of
-from tests.unit.leader_world import (
+from tests.worlds.control_view import Controller, MemoryView, change_of
+from tests.worlds.leader_world import (
     AREA,
     FLAT,
     SET,
@@ -28,7 +28,7 @@ from tests.unit.leader_world import (
     endpoints,
     service,
 )
-from tests.unit.memory_objects import START, typed
+from tests.worlds.memory_objects import START, typed
 
 HOUR = 3600.0
 KEY = "IRfSjVAaO0TJMcSZSGRCzRRBGD7h5yFXtxrRFCRJJ0A="
@@ -68,9 +68,9 @@ def test_a_heartbeat_and_a_write_about_an_export_lead_past_all_other_exports() -
     keys: dict[str, list[str]] = {}
     for kind, (old, new) in changes.items():
         change = change_of(kind, old, new)
-        for one in leader.controller.reconcilers:
-            if kind in one.reads.on(Side.LOCAL):
-                keys[f"{one.name} {kind}"] = list(one.keys(change, DeclaredView(view, one)))
+        for reconciler in leader.controller.reconcilers:
+            if kind in reconciler.reads.on(Side.LOCAL):
+                keys[f"{reconciler.name} {kind}"] = list(reconciler.keys(change, DeclaredView(view, reconciler)))
     assert keys["service-merge ResourceExport"] == [f"{AREA}/default/nginx"]
     assert view.handed == 0
 
@@ -78,9 +78,9 @@ def test_a_heartbeat_and_a_write_about_an_export_lead_past_all_other_exports() -
 def test_an_announcement_gets_the_finalizer_of_the_contract() -> None:
     """A member cannot vanish before what it exported is removed."""
     leader = Leader("east")
-    found = leader.api.get(Kind.MEMBER_CLUSTER_ANNOUNCE, AREA, "member-announce-from-east")
-    assert found is not None
-    assert found["metadata"]["finalizers"] == ["memberclusterannounce.finalizer.antrea.io/east"]
+    announcement = leader.api.get(Kind.MEMBER_CLUSTER_ANNOUNCE, AREA, "member-announce-from-east")
+    assert announcement is not None
+    assert announcement["metadata"]["finalizers"] == ["memberclusterannounce.finalizer.antrea.io/east"]
 
 
 def test_status_counts_members_in_the_words_of_the_contract() -> None:

@@ -16,7 +16,7 @@ from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 from tests.properties import COSTLY
-from tests.unit.leader_world import (
+from tests.worlds.leader_world import (
     AREA,
     FLAT,
     Leader,
@@ -41,8 +41,8 @@ def two() -> Leader:
 def refusing() -> Leader:
     """Return one that refuses exports whose ports differ."""
     limits = MemberLimits(refuse_conflicts=True)
-    wanted = LeaderSettings(namespace="", allowed_endpoint_cidrs=FLAT, limits=limits)
-    return Leader("east", "west", settings=wanted)
+    settings = LeaderSettings(namespace="", allowed_endpoint_cidrs=FLAT, limits=limits)
+    return Leader("east", "west", settings=settings)
 
 
 def events_of(leader: Leader, name: str) -> list[tuple[str, str]]:
@@ -51,9 +51,9 @@ def events_of(leader: Leader, name: str) -> list[tuple[str, str]]:
     return [(event.reason, event.message) for event in leader.controller.all_events() if event.subject == subject]
 
 
-def port(name: str, number: int, protocol: str = "TCP", **more: str) -> RawObject:
+def port(name: str, number: int, protocol: str = "TCP", **fields: str) -> RawObject:
     """Return a port of a Service or of endpoints."""
-    return {"name": name, "port": number, "protocol": protocol} | more
+    return {"name": name, "port": number, "protocol": protocol} | fields
 
 
 # --- Service and Endpoints ----------------------------------------------------------------------------------
@@ -86,9 +86,9 @@ def test_one_export_becomes_two_imports_of_the_contracts_form() -> None:
     }
     assert leader.verdict("east-default-nginx-service")["type"] == "Succeeded"
     assert leader.verdict("east-default-nginx-endpoints")["status"] == "True"
-    found = leader.api.get(Kind.RESOURCE_IMPORT, AREA, "default-nginx-service")
-    assert found is not None
-    assert [s["clusterID"] for s in found["status"]["clusterStatuses"]] == ["east"]
+    resource_import = leader.api.get(Kind.RESOURCE_IMPORT, AREA, "default-nginx-service")
+    assert resource_import is not None
+    assert [s["clusterID"] for s in resource_import["status"]["clusterStatuses"]] == ["east"]
 
 
 def test_endpoints_of_all_clusters_together_without_duplicates() -> None:
@@ -136,40 +136,40 @@ def test_exports_of_the_same_second_are_decided_by_cluster_id() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ports", "told"),
+    ("ports", "message"),
     [
         ([{"name": "web", "port": 80}], 'port "http" of the other definition is missing'),
         ([{"name": "http", "port": 80, "protocol": "UDP"}], 'port "http" is 80/UDP here and 80/TCP there'),
         ([{"name": "http", "port": 80}, {"name": "x", "port": 9}], 'port "x" is not in the other definition'),
     ],
 )
-def test_each_kind_of_conflict_names_its_field(ports: list[RawObject], told: str) -> None:
+def test_each_kind_of_conflict_names_its_field(ports: list[RawObject], message: str) -> None:
     """The message says which port differs, and how."""
     leader = refusing()
     leader.put(service("east"))
     leader.clock.forward(1)
     leader.put(service("west", ports=ports))
-    assert told in leader.verdict("west-default-nginx-service")["message"]
+    assert message in leader.verdict("west-default-nginx-service")["message"]
 
 
 def test_ports_are_put_together_and_the_conflict_is_told_to_all() -> None:
     """Each cluster's endpoints serve its own ports; whose ports differ reads that, the oldest too."""
     leader = two()
-    both = [port("http", 80), port("admin", 90)]
+    ports = [port("http", 80), port("admin", 90)]
     leader.put(service("west"), endpoints("west", ["10.2.0.1"]))
     leader.clock.forward(5)
-    leader.put(service("east", ports=both), endpoints("east", ["10.1.0.1"], port=both))
-    assert leader.imported("default-nginx-service")["serviceImport"]["spec"]["ports"] == both
+    leader.put(service("east", ports=ports), endpoints("east", ["10.1.0.1"], port=ports))
+    assert leader.imported("default-nginx-service")["serviceImport"]["spec"]["ports"] == ports
     assert leader.subsets() == {("east", "admin", 90): ["10.1.0.1"], ("east", "http", 80): ["10.1.0.1"]} | {
         ("west", "http", 80): ["10.2.0.1"]
     }
-    told = (
+    conflict = (
         "PortConflict",
         "ports: [http 80/TCP] in cluster west, which was first, but [admin 90/TCP, http 80/TCP] in cluster east",
     )
     for cluster in ("east", "west"):
         assert leader.verdict(f"{cluster}-default-nginx-service")["type"] == "Succeeded"
-        assert leader.conflict(f"{cluster}-default-nginx-service") == told
+        assert leader.conflict(f"{cluster}-default-nginx-service") == conflict
     leader.put(service("east"))
     assert (
         leader.conflict("east-default-nginx-service") == leader.conflict("west-default-nginx-service") == ("", "")
@@ -178,7 +178,7 @@ def test_ports_are_put_together_and_the_conflict_is_told_to_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("theirs", "kept"),
+    ("other_ports", "expected"),
     [
         ([port("http", 8080), port("admin", 90)], ["admin"]),  # the same name, another number
         ([port("web", 80), port("admin", 90)], ["admin"]),  # the same number, another name
@@ -188,22 +188,22 @@ def test_ports_are_put_together_and_the_conflict_is_told_to_all() -> None:
     ],
 )
 def test_of_ports_that_exclude_each_other_the_oldest_exports_stay(
-    theirs: list[RawObject], kept: list[str]
+    other_ports: list[RawObject], expected: list[str]
 ) -> None:
     """The younger cluster does not serve the port that differs, and all its others."""
     leader = two()
     leader.put(service("west"), endpoints("west", ["10.2.0.1"]))
     leader.clock.forward(5)
-    leader.put(service("east", ports=theirs), endpoints("east", ["10.1.0.1"], port=theirs))
+    leader.put(service("east", ports=other_ports), endpoints("east", ["10.1.0.1"], port=other_ports))
     ports = leader.imported("default-nginx-service")["serviceImport"]["spec"]["ports"]
-    assert ports == [port("http", 80), *(p for p in theirs if p["name"] in kept and p["name"] != "http")]
+    assert ports == [port("http", 80), *(p for p in other_ports if p["name"] in expected and p["name"] != "http")]
     served = leader.subsets()
-    assert sorted(name for cluster, name, _ in served if cluster == "east") == kept
+    assert sorted(name for cluster, name, _ in served if cluster == "east") == expected
     assert served["west", "http", 80] == ["10.2.0.1"]
     assert leader.conflict("east-default-nginx-service")[0] == "PortConflict"
     leader.leave("west")
     assert leader.imported("default-nginx-service")["serviceImport"]["spec"]["ports"] == [
-        {key: value for key, value in found.items() if value} for found in theirs
+        {key: value for key, value in port_number.items() if value} for port_number in other_ports
     ]
     assert leader.conflict("east-default-nginx-service") == ("", "")
 
@@ -218,7 +218,7 @@ ALL: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("theirs", "reason"),
+    ("change", "reason"),
     [
         ({}, "SessionAffinityConflict"),
         ({**ALL, "clusterIP": "None"}, "TypeConflict"),
@@ -231,12 +231,12 @@ ALL: dict[str, Any] = {
         (ALL, ""),
     ],
 )
-def test_everything_else_is_the_oldest_exports(theirs: RawObject, reason: str) -> None:
+def test_everything_else_is_the_oldest_exports(change: RawObject, reason: str) -> None:
     """The import has the oldest export's settings, and what differs is told with KEP-1645's reason."""
     leader = two()
     leader.put(service("west", **ALL))
     leader.clock.forward(5)
-    leader.put(service("east", **theirs), endpoints("east", ["10.1.0.1"]))
+    leader.put(service("east", **change), endpoints("east", ["10.1.0.1"]))
     spec = leader.imported("default-nginx-service")["serviceImport"]["spec"]
     assert spec == {"type": "ClusterSetIP", "ports": [port("http", 80)], **ALL}
     assert leader.conflict("east-default-nginx-service")[0] == reason
@@ -259,7 +259,7 @@ def test_the_oldest_export_says_whether_it_is_headless() -> None:
 def test_exported_labels_and_annotations_are_the_oldest_exports() -> None:
     """They are carried as annotations; keys that are Kubernetes' or ours, and what is none, are left out."""
     leader = two()
-    mine, theirs = service("west"), service("east")
+    mine, other_export = service("west"), service("east")
     labels = {
         "team": "pay",
         "mcagent.io/x": "1",
@@ -271,13 +271,13 @@ def test_exported_labels_and_annotations_are_the_oldest_exports() -> None:
         names.EXPORTED_LABELS_ANNOTATION: json.dumps(labels),
         names.EXPORTED_ANNOTATIONS_ANNOTATION: json.dumps({"example.org/owner": "any text", "n": 7}),
     }
-    theirs["metadata"]["annotations"] = {names.EXPORTED_LABELS_ANNOTATION: "{"}
+    other_export["metadata"]["annotations"] = {names.EXPORTED_LABELS_ANNOTATION: "{"}
     leader.put(mine)
     leader.clock.forward(5)
-    leader.put(theirs)
-    found = leader.api.get(Kind.RESOURCE_IMPORT, AREA, "default-nginx-service")
-    assert found is not None
-    assert found["metadata"]["annotations"] == {
+    leader.put(other_export)
+    resource_import = leader.api.get(Kind.RESOURCE_IMPORT, AREA, "default-nginx-service")
+    assert resource_import is not None
+    assert resource_import["metadata"]["annotations"] == {
         names.EXPORTED_LABELS_ANNOTATION: '{"team": "pay"}',
         names.EXPORTED_ANNOTATIONS_ANNOTATION: '{"example.org/owner": "any text"}',
     }
@@ -288,9 +288,9 @@ def test_exported_labels_and_annotations_are_the_oldest_exports() -> None:
 
 def note(leader: Leader, name: str, key: str) -> str | None:
     """Return one of our annotations of a ResourceImport."""
-    found = leader.api.get(Kind.RESOURCE_IMPORT, AREA, name)
-    assert found is not None
-    return (found["metadata"].get("annotations") or {}).get(f"mcagent.io/{key}")
+    resource_import = leader.api.get(Kind.RESOURCE_IMPORT, AREA, name)
+    assert resource_import is not None
+    return (resource_import["metadata"].get("annotations") or {}).get(f"mcagent.io/{key}")
 
 
 def annotated(raw: RawObject, key: str, text: str) -> RawObject:
@@ -300,24 +300,24 @@ def annotated(raw: RawObject, key: str, text: str) -> RawObject:
 
 
 @pytest.mark.parametrize(
-    ("told", "carried"),
+    ("expected", "carried"),
     [("12", "west=12"), ("99999", "west=1000"), ("1234567", None), ("-1", None), ("³", None), ("0", None)],
 )
-def test_the_numbers_of_ready_endpoints_are_carried_by_cluster(told: str, carried: str | None) -> None:
+def test_the_numbers_of_ready_endpoints_are_carried_by_cluster(expected: str, carried: str | None) -> None:
     """Up to what the leader takes of one Service; what is no number is told, and the endpoints are used."""
     leader = two()
-    theirs = annotated(endpoints("west", ["10.2.0.1"]), "ready-endpoints", told)
-    leader.put(service("east"), endpoints("east", ["10.1.0.1"]), service("west"), theirs)
+    other_export = annotated(endpoints("west", ["10.2.0.1"]), "ready-endpoints", expected)
+    leader.put(service("east"), endpoints("east", ["10.1.0.1"]), service("west"), other_export)
     assert note(leader, "default-nginx-endpoints", "ready-endpoints") == carried
     assert leader.addresses() == ["10.1.0.1", "10.2.0.1"]
     message = leader.verdict("west-default-nginx-endpoints").get("message", "")
-    assert ("must be a whole number" in message) == (carried is None and told != "0")
+    assert ("must be a whole number" in message) == (carried is None and expected != "0")
 
 
 def test_where_connections_go_is_the_oldest_exports() -> None:
     """Else the ClusterSet's; clusters are named by those only for whom the namespace is reserved."""
-    wanted = LeaderSettings(namespace="", allowed_endpoint_cidrs=FLAT, imported_traffic="*=1")
-    leader = Leader("east", "west", settings=wanted)
+    settings = LeaderSettings(namespace="", allowed_endpoint_cidrs=FLAT, imported_traffic="*=1")
+    leader = Leader("east", "west", settings=settings)
     leader.put(service("east"))
     assert note(leader, "default-nginx-service", "traffic") == "*=1"
     leader.clock.forward(5)
@@ -361,9 +361,9 @@ def test_a_conflict_of_affinity_says_who_has_which() -> None:
 
 def test_ports_in_another_order_are_no_conflict() -> None:
     """The same ports are the same definition."""
-    both: list[RawObject] = [{"name": "a", "port": 1}, {"name": "b", "port": 2, "protocol": "UDP"}]
+    ports: list[RawObject] = [{"name": "a", "port": 1}, {"name": "b", "port": 2, "protocol": "UDP"}]
     leader = two()
-    leader.put(service("east", ports=both), service("west", ports=both[::-1]))
+    leader.put(service("east", ports=ports), service("west", ports=ports[::-1]))
     assert leader.verdict("west-default-nginx-service")["type"] == "Succeeded"
 
 
@@ -411,9 +411,9 @@ def test_a_deleted_export_leaves_the_import_then_loses_its_finalizers() -> None:
     assert leader.imported("default-nginx-service") is not None
     leader.remove("east-default-nginx-service")
     assert leader.imported("default-nginx-service") is None
-    left = leader.api.get(Kind.RESOURCE_EXPORT, AREA, "east-default-nginx-service")
-    assert left is not None
-    assert left["metadata"]["finalizers"] == ["example.com/other"]
+    remaining = leader.api.get(Kind.RESOURCE_EXPORT, AREA, "east-default-nginx-service")
+    assert remaining is not None
+    assert remaining["metadata"]["finalizers"] == ["example.com/other"]
 
 
 def test_an_import_without_exports_is_removed() -> None:
@@ -452,8 +452,8 @@ def test_names_that_run_together_are_kept_apart() -> None:
     assert leader.imported("a-b-c-service")["namespace"] == "a-b"
     assert leader.addresses("a-b-c-endpoints") == ["10.1.0.1"]
     for kind in ("service", "endpoints"):
-        told = leader.verdict(f"west-a-b-c-{kind}")["message"]
-        assert "a-b-c-service, stands for Service a-b/c, which cluster east exported first" in told
+        message = leader.verdict(f"west-a-b-c-{kind}")["message"]
+        assert "a-b-c-service, stands for Service a-b/c, which cluster east exported first" in message
     leader.remove("east-a-b-c-endpoints")
     leader.remove("east-a-b-c-service")
     assert leader.imported("a-b-c-service")["namespace"] == "a"
@@ -549,8 +549,8 @@ def test_an_import_never_grows_beyond_what_an_object_may_be() -> None:
         leader.clock.forward(1)
         ips = [f"10.{number}.{a}.{b}" for a in range(60) for b in range(250)]
         leader.put(service(member), endpoints(member, ips))
-    found = leader.api.get(Kind.RESOURCE_IMPORT, AREA, "default-nginx-endpoints")
-    assert 900_000 < len(json.dumps(found)) < 1_100_000
+    resource_import = leader.api.get(Kind.RESOURCE_IMPORT, AREA, "default-nginx-endpoints")
+    assert 900_000 < len(json.dumps(resource_import)) < 1_100_000
     assert "message" not in leader.verdict("c0-default-nginx-endpoints")
     assert "would be larger than an object may be" in leader.verdict("c2-default-nginx-endpoints")["message"]
     assert leader.addresses()[:15_000] == sorted(
@@ -570,9 +570,9 @@ def test_names_at_the_length_limit() -> None:
 def test_session_affinity_is_carried() -> None:
     """A Service that keeps a client on one endpoint does so for other clusters."""
     leader = two()
-    wanted = service("east")
-    wanted["spec"]["service"]["serviceSpec"]["sessionAffinity"] = "ClientIP"
-    leader.put(wanted)
+    export = service("east")
+    export["spec"]["service"]["serviceSpec"]["sessionAffinity"] = "ClientIP"
+    leader.put(export)
     spec = leader.imported("default-nginx-service")["serviceImport"]["spec"]
     assert spec["sessionAffinityConfig"] == {"clientIP": {"timeoutSeconds": 10800}}
     leader.put(service("east"))
@@ -721,16 +721,16 @@ class AnyOrder(RuleBasedStateMachine):
         self.leader.leave(cluster)
 
     @rule(cluster=st.sampled_from(CLUSTERS), which=st.sampled_from(TARGETS), ports=st.sampled_from([80, 81, "x"]))
-    def export_service(self, cluster: str, which: str, ports: Any) -> None:
-        self.leader.put(service(cluster, which, ports))
+    def export_service(self, cluster: str, kind: str, ports: Any) -> None:
+        self.leader.put(service(cluster, kind, ports))
 
     @rule(
         cluster=st.sampled_from(CLUSTERS),
         which=st.sampled_from(TARGETS),
         ips=st.lists(st.sampled_from(["10.1.0.1", "10.2.0.1", "10.3.0.1", "127.0.0.1"]), max_size=3),
     )
-    def export_endpoints(self, cluster: str, which: str, ips: list[str]) -> None:
-        self.leader.put(endpoints(cluster, ips, which))
+    def export_endpoints(self, cluster: str, kind: str, ips: list[str]) -> None:
+        self.leader.put(endpoints(cluster, ips, kind))
 
     @rule(cluster=st.sampled_from(CLUSTERS), cidr=st.sampled_from(["10.1.0.0/16", "10.0.0.0/8", "bad"]))
     def export_info(self, cluster: str, cidr: str) -> None:
@@ -747,9 +747,9 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def unexport(self, data: st.DataObject) -> None:
-        found = [o["metadata"]["name"] for o in self.leader.api.list(Kind.RESOURCE_EXPORT)]
-        if found:
-            self.leader.remove(data.draw(st.sampled_from(found)))
+        names = [o["metadata"]["name"] for o in self.leader.api.list(Kind.RESOURCE_EXPORT)]
+        if names:
+            self.leader.remove(data.draw(st.sampled_from(names)))
 
     @rule(spec=JSON)
     def export_junk(self, spec: Any) -> None:

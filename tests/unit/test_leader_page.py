@@ -28,9 +28,9 @@ from mcagent.model.net import cluster_fingerprint
 from mcagent.model.parsing import links
 from mcagent.model.parsing.decode import read_as
 from mcagent.model.parsing.links import ClusterLink
-from tests.unit.control_view import MemoryView
-from tests.unit.leader_world import AREA, SET, announce, cluster_info, cluster_set, export, gateway_of, service
-from tests.unit.memory_objects import Clock, MemoryObjects
+from tests.worlds.control_view import MemoryView
+from tests.worlds.leader_world import AREA, SET, announce, cluster_info, cluster_set, export, gateway_of, service
+from tests.worlds.memory_objects import Clock, MemoryObjects
 
 SINCE, LATER = "2026-11-20T10:00:00Z", "2026-11-21T10:00:00Z"
 WIREGUARD_KEY = "A" * 43 + "="
@@ -158,10 +158,13 @@ def test_links_of_the_page() -> None:
     up = ClusterLink(cluster="west", live=2, tunnels=2, since=SINCE, bytes_per_second=7)
     down = ClusterLink(cluster="east", live=0, tunnels=2, since=LATER, why="no answer")
     partly = ClusterLink(cluster="south", live=1, tunnels=2, since="2026-11-19T10:00:00Z")
-    none = ClusterLink(cluster="south", live=0, tunnels=0)
-    others = [ClusterLink(cluster=name, live=0, tunnels=1, since=LATER) for name in ("east", "elsewhere")]
+    silent_link = ClusterLink(cluster="south", live=0, tunnels=0)
+    other_links = [ClusterLink(cluster=name, live=0, tunnels=1, since=LATER) for name in ("east", "elsewhere")]
     topology = shown(
-        cluster_set(), announced("east", up, partly, *others), announced("west", down, none), announced("south")
+        cluster_set(),
+        announced("east", up, partly, *other_links),
+        announced("west", down, silent_link),
+        announced("south"),
     )
     assert topology.links == (
         ShownLink(source="east", target="west", live=2, tunnels=2, since=SINCE, bytes_per_second=7),
@@ -315,13 +318,13 @@ def test_claims_of_a_member() -> None:
     assert claims.created
     assert not claims.encrypts
     info["spec"]["clusterInfo"]["podCIDRs"] = ["x"]
-    kept = claims_of_cluster(view_of(announced("east"), info, record), AREA, "east")
-    assert [str(claim) for claim in kept.granted] == [
+    page_claims = claims_of_cluster(view_of(announced("east"), info, record), AREA, "east")
+    assert [str(claim) for claim in page_claims.granted] == [
         "Pod CIDR 10.1.0.0/16",
         "Pod CIDR 10.9.0.0/16",
         "gateway 192.0.2.1",
     ]
-    assert kept.requested == []
+    assert page_claims.requested == []
     nothing = ClusterClaims(cluster_id="east", created="", granted={}, requested=())
     assert claims_of_cluster(view_of(info, record), AREA, "east") == nothing
     assert claims_of_cluster(view_of(announced("east"), record), AREA, "east") == nothing

@@ -11,8 +11,8 @@ import pytest
 from mcagent.controller.admin.listing import rows
 from mcagent.controller.settings import EndpointIpType, MemberLimits
 from mcagent.model.objects import Kind
-from tests.unit.control_clusters import Clusters
-from tests.unit.member_world import service, settings, slice_of
+from tests.worlds.control_clusters import Clusters
+from tests.worlds.member_world import service, settings, slice_of
 
 LIMIT = 20
 OWN = [f"10.96.250.{host}" for host in range(1, 31)]  # in the Service CIDR, which the leader lets east claim

@@ -51,8 +51,8 @@ from mcagent.model.api.multicluster import MemberClusterAnnounce, ResourceExport
 from mcagent.model.errors import InputError
 from mcagent.model.parsing import clusters, document, field, granted, labels, links, node_key, prefixes
 from mcagent.model.traffic import read_traffic
-from tests.admission_objects import AREA, OWN, World
 from tests.unit.reading_functions import entered, reading_functions
+from tests.worlds.admission_objects import AREA, OWN, World
 
 pytestmark = pytest.mark.costly
 

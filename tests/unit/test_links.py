@@ -185,8 +185,8 @@ def test_links_of_several_gateways() -> None:
     assert merged([[SHORT, FULL], [worse]]) == (total, SHORT)
     assert merged([[worse], [FULL, SHORT]]) == (total, SHORT)
     larger_but_complete = ClusterLink(cluster="east", live=9, tunnels=9, why="")
-    (both,) = merged([[larger_but_complete], [FULL]])
-    assert both.why == "no answer"
+    (link,) = merged([[larger_but_complete], [FULL]])
+    assert link.why == "no answer"
     equal = replace(FULL, why="another")
     assert merged([[FULL], [equal]])[0].why == merged([[equal], [FULL]])[0].why == "another"
 

@@ -188,7 +188,7 @@ def test_a_list_that_is_stopped_asks_for_no_further_page() -> None:
 def test_each_object_is_kept_in_the_form_that_is_wanted() -> None:
     """Raw objects of a page are not held until the list ends."""
     objects, _ = Lister(Pages(*map(node, "abc")), Kind.NODE, PATH, page=2, keep=lambda obj: len(str(obj))).read()
-    assert [type(kept) for kept in objects] == [int] * 3
+    assert [type(item) for item in objects] == [int] * 3
 
 
 META: dict[str, Any] = {"resourceVersion": "7"}

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,6 +37,11 @@ def down(port: str = "a", group: str = "east", **more: object) -> Observation:
     return replace(Observation(port=port, group=group, bfd=True, state="down"), **more)  # type: ignore[arg-type]
 
 
+def half_up(port: str = "a", group: str = "east") -> Observation:
+    """Return a port that receives BFD packets of a peer that does not receive any of its own."""
+    return replace(down(port, group), state="init")
+
+
 class Story:
     """A machine that is told one look after the other."""
 
@@ -61,6 +67,46 @@ def test_a_peer_that_never_answered_is_trusted_and_told_so() -> None:
     assert "never answered" in peer.text
     assert found.seen == frozenset()
     assert found.damped == frozenset()
+
+
+def test_a_peer_that_sends_bfd_and_receives_none_is_not_used() -> None:
+    """A path that is open in one direction only: BFD decides as soon as a peer has had time to answer."""
+    story = Story()
+    story.at(0.0, up("a"))
+    announced = story.at(10.0, up("a"), down("b"))
+    assert announced.damped == {"b"}
+    story.at(11.0, up("a"), half_up("b"))
+    released = story.at(10.0 + GRACE, up("a"), half_up("b"))
+    assert released.seen == {"a"}
+    assert released.wake == 11.0 + GRACE
+    late = story.at(11.0 + GRACE, up("a"), half_up("b"))
+    assert "b" in late.seen
+    assert not late.peers["b"].live
+    assert late.peers["b"].cause is LivenessCause.BFD
+    assert story.at(20.0, up("a"), up("b")).peers["b"].live
+
+
+def test_a_session_that_ends_half_up_is_of_a_peer_with_bfd() -> None:
+    """The path was cut just after the first packets: the peer is not one without BFD."""
+    story = Story()
+    story.at(0.0, down("a"))
+    assert story.at(1.0, half_up("a")).peers["a"].live  # the answer may be on its way
+    ended = story.at(4.0, down("a"))
+    assert "a" in ended.seen
+    assert not ended.peers["a"].live
+    assert ended.peers["a"].text == "BFD is down"
+
+
+def test_a_session_has_the_same_time_to_come_up_whenever_it_begins() -> None:
+    """Also if it is half up when the agent starts, or hours after the tunnel was made; each time anew."""
+    story = Story()
+    first = story.at(5.0, half_up("a"), down("b"))
+    assert first.wake == 5.0 + GRACE
+    assert story.at(6.0, half_up("a"), down("b")).peers["a"].live
+    assert not story.at(5.0 + GRACE, half_up("a"), down("b")).peers["a"].live
+    assert story.at(7000.0, half_up("a"), half_up("b")).wake == 7000.0 + GRACE
+    assert story.at(7001.0, half_up("a"), half_up("b")).peers["b"].live
+    assert story.at(7002.0, half_up("a"), up("b")).peers["b"].live
 
 
 def test_a_new_gateway_is_used_when_it_answers_or_after_a_grace() -> None:
@@ -134,7 +180,7 @@ def test_holds_grow_with_every_loss_up_to_the_longest() -> None:
         story.at(now, down("a"), up("b"))
         now += 0.1
         found = story.at(now, up("a"), up("b"))
-        until = found.peers["a"].damped_until
+        until = found.peers["a"].hold_down.until
         assert until is not None
         holds.append(until - now)
         now = until
@@ -281,6 +327,7 @@ def _stories(draw: st.DrawFn) -> list[tuple[float, list[Observation]]]:
     return looks
 
 
+@pytest.mark.costly
 @given(story=_stories(), initial=st.floats(0.1, 5.0), more=st.floats(0.0, 100.0))
 def test_whatever_happens_the_machine_keeps_its_promises(
     story: list[tuple[float, list[Observation]]], initial: float, more: float
@@ -297,15 +344,15 @@ def test_whatever_happens_the_machine_keeps_its_promises(
         assert found.seen <= wanted
         for group in {_GROUP[name] for name in found.damped}:
             others = [p for p in peers.values() if p.group == group and p.port not in found.damped and not p.gone]
-            held = max(peers[name].damped_from for name in found.damped if _GROUP[name] == group)
-            assert any(p.live or p.damped_from > held for p in others), "held without another to stand in"
+            held = max(peers[name].hold_down.begins for name in found.damped if _GROUP[name] == group)
+            assert any(p.live or p.hold_down.begins > held for p in others), "held without another to stand in"
         assert found.wake > now
         for peer in peers.values():
             assert not (peer.live and peer.port in found.damped)
-            assert peer.hold == 0 or initial <= peer.hold <= damping.longest
+            assert peer.hold_down.seconds == 0 or initial <= peer.hold_down.seconds <= damping.longest
             # what is new is held until it answers, for GRACE at most
             longest = max(damping.longest, GRACE) + 1e-6  # sums of floats
-            assert peer.damped_until in (None, math.inf) or peer.damped_until - now <= longest
+            assert peer.hold_down.until in (None, math.inf) or peer.hold_down.until - now <= longest
             assert len(peer.transitions) <= HISTORY
             assert all(one.at <= two.at for one, two in pairwise(peer.transitions))
             assert not peer.transitions or peer.transitions[-1].live == peer.live

@@ -18,15 +18,15 @@ from mcagent.model.dataplane.resources import Bridge, FlowEntry, HostPort, Route
 from mcagent.model.errors import BackendError, InputError
 from mcagent.model.objects import Kind
 from mcagent.model.plan import Op
-from tests.unit.agentworld import Facility, World, cluster, gateway, listed, node
+from tests.worlds.agentworld import Facility, World, cluster, gateway, listed, node
 
 
 @pytest.fixture
 def world() -> Iterator[World]:
     """A Node with a loop that ends with the test."""
-    made = World()
-    yield made
-    made.loop.stop()
+    world = World()
+    yield world
+    world.loop.stop()
 
 
 IN_USE = [name for name in Backend if name is not Backend.WIREGUARD]  # encryption is off in this world
@@ -55,8 +55,8 @@ def test_input_becomes_dataplane(world: World) -> None:
 
 def routes(world: World) -> set[str]:
     """Return the CIDRs of remote clusters that there are routes to."""
-    held = list(world.facilities[Backend.NETLINK].world.values())
-    held_routes = (r for r in held if isinstance(r, Route) and r.table == 28003)
+    resources = list(world.facilities[Backend.NETLINK].world.values())
+    held_routes = (r for r in resources if isinstance(r, Route) and r.table == 28003)
     return {str(r.destination) for r in held_routes if r.destination.network_address not in MAPPED}
 
 
@@ -158,8 +158,8 @@ def test_an_unreachable_backend_does_not_hold_up_the_others(world: World, broken
     world.facilities[broken].unreachable()
     world.list_all()
     world.start()
-    others = [world.facilities[name] for name in IN_USE if name is not broken]
-    world.wait(lambda: all(facility.world for facility in others))
+    other_facilities = [world.facilities[name] for name in IN_USE if name is not broken]
+    world.wait(lambda: all(facility.world for facility in other_facilities))
     world.wait(lambda: any(b.name == broken and b.errors for b in world.loop.report.backends))
     assert not world.loop.report.converged
     world.facilities[broken].heal()
@@ -294,15 +294,15 @@ def test_an_agent_that_starts_without_the_api_announces_that_there_are_no_flows(
 def test_drift_is_put_right_counted_and_named(world: World) -> None:
     """What somebody else took away or added comes back as it was, and the report says that it was drift."""
     start_settled(world)
-    held = world.facilities[Backend.NETLINK].world
-    lost = next(route.key for route in held.values() if isinstance(route, Route))
+    actual = world.facilities[Backend.NETLINK].world
+    lost_key = next(route.key for route in actual.values() if isinstance(route, Route))
     extra = Route(table=28003, destination=ip_network("10.200.0.0/16"))
-    before = dict(held)
-    del held[lost]
-    held[extra.key] = extra
+    before = dict(actual)
+    del actual[lost_key]
+    actual[extra.key] = extra
     world.loop.suspect(Backend.NETLINK)
     world.wait(lambda: world.loop.report.drift == 2)
-    assert held == before
+    assert actual == before
     assert world.loop.report.last_change is not None
     assert {text.split()[0] for text in world.loop.report.last_change.steps} == {"add", "delete"}
 

@@ -18,13 +18,13 @@ from mcagent.model.config import Config
 from mcagent.model.dataplane.facts import Facts
 from mcagent.model.dataplane.resources import FlowEntry, NftChain, Route
 from mcagent.model.objects import ApiObject, ClusterInfoImport, WireGuardInfo
-from tests.unit.core_inputs import HOME, cluster, config, gateway, node, resources, snapshot
+from tests.worlds.core_inputs import HOME, cluster, config, gateway, node, resources, snapshot
 
 
-def mapped(found: Compiled) -> dict[str, tuple[tuple[str, str], ...]]:
+def mapped(compiled: Compiled) -> dict[str, tuple[tuple[str, str], ...]]:
     """Return the mapped sources by cluster."""
-    clusters = found.state.clusters.items()
-    return {name: tuple((str(source), str(seen)) for source, seen in one.mapped) for name, one in clusters}
+    clusters = compiled.state.clusters.items()
+    return {name: tuple((str(source), str(seen)) for source, seen in cluster.mapped) for name, cluster in clusters}
 
 
 def compiled(*objects: ApiObject, on: str = "g1") -> Compiled:
@@ -102,9 +102,9 @@ def test_of_two_sources_with_one_address_the_older_keeps_it() -> None:
 
 def test_an_address_where_a_tunnel_ends_is_not_used() -> None:
     """A public gateway, or a Node, may have its endpoint in the range of mapped addresses."""
-    taken = ip_address(first("192.168.1.11"))
-    public = ip_address(int(taken) & 0x0FFFFFFF | 0x5 << 28)
-    assert endpoint_of(public) == taken
+    address = ip_address(first("192.168.1.11"))
+    public = ip_address(int(address) & 0x0FFFFFFF | 0x5 << 28)
+    assert endpoint_of(public) == address
     east = cluster("east", "10.97.0.0/16", gateways=("192.168.1.11",))
     for other in (
         (cluster("west", "10.98.0.0/16", gateways=(str(public),)),),
@@ -112,8 +112,8 @@ def test_an_address_where_a_tunnel_ends_is_not_used() -> None:
         (node("g9", str(public), "10.10.9.0/24"), gateway("g9", str(public))),
     ):
         mapped_pairs = mapped(compiled(east, *other))
-        assert mapped_pairs["east"] != (("192.168.1.11", str(taken)),)
-        assert {seen for pairs in mapped_pairs.values() for _, seen in pairs}.isdisjoint({str(taken)})
+        assert mapped_pairs["east"] != (("192.168.1.11", str(address)),)
+        assert {seen for pairs in mapped_pairs.values() for _, seen in pairs}.isdisjoint({str(address)})
 
 
 @pytest.mark.parametrize("number", [3, 300])

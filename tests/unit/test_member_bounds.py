@@ -25,9 +25,9 @@ from mcagent.controller.leader.exports.bounds import (
 from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.kube.source import RawObject
 from mcagent.model.api.kubernetes import ServiceAccount
-from tests.unit.leader_world import FLAT, Leader, endpoints, service
-from tests.unit.leader_world import account as account_json
-from tests.unit.memory_objects import typed
+from tests.worlds.leader_world import FLAT, Leader, endpoints, service
+from tests.worlds.leader_world import account as account_json
+from tests.worlds.memory_objects import typed
 
 DEFAULTS = defaults_of(MemberLimits(max_exports=10, allowed_namespaces=("shop",), allowed_cidrs=("10.0.0.0/8",)))
 OPEN = defaults_of(MemberLimits())
@@ -47,12 +47,12 @@ def test_an_account_that_says_nothing_has_the_defaults() -> None:
 
 def test_annotations_come_before_the_defaults() -> None:
     """Each one for itself; a star allows all that other rules do, an empty list nothing."""
-    found = read_bounds(account("east", allowed_namespaces=" pay , shop,", max_exports="3"), DEFAULTS)
-    assert found == Bounds(cidrs=DEFAULTS.cidrs, namespaces=frozenset({"pay", "shop"}), max_exports=3)
+    bounds = read_bounds(account("east", allowed_namespaces=" pay , shop,", max_exports="3"), DEFAULTS)
+    assert bounds == Bounds(cidrs=DEFAULTS.cidrs, namespaces=frozenset({"pay", "shop"}), max_exports=3)
     free = read_bounds(account("east", allowed_namespaces="*", allowed_cidrs="*"), DEFAULTS)
     assert (free.namespaces, free.cidrs) == (None, None)
-    none = read_bounds(account("east", allowed_namespaces="", allowed_cidrs=""), OPEN)
-    assert (none.namespaces, none.cidrs, none.problem) == (frozenset(), (), "")
+    no_bounds = read_bounds(account("east", allowed_namespaces="", allowed_cidrs=""), OPEN)
+    assert (no_bounds.namespaces, no_bounds.cidrs, no_bounds.problem) == (frozenset(), (), "")
 
 
 @pytest.mark.parametrize(
@@ -73,11 +73,11 @@ def test_annotations_come_before_the_defaults() -> None:
 )
 def test_what_cannot_be_read_allows_nothing(bad: dict[str, str]) -> None:
     """A slip must not open what was meant to be bounded; it is told with the account's name and the annotation."""
-    found = read_bounds(account("east", **bad), OPEN)
-    assert (found.cidrs, found.namespaces, found.max_exports) == ((), frozenset(), 0)
+    bounds = read_bounds(account("east", **bad), OPEN)
+    assert (bounds.cidrs, bounds.namespaces, bounds.max_exports) == ((), frozenset(), 0)
     (key,) = bad
-    assert f"ServiceAccount mcs/east: annotation mcagent.io/{key.replace('_', '-')}" in found.problem
-    assert refuse_namespace("east", "shop", found, frozenset()) == found.problem
+    assert f"ServiceAccount mcs/east: annotation mcagent.io/{key.replace('_', '-')}" in bounds.problem
+    assert refuse_namespace("east", "shop", bounds, frozenset()) == bounds.problem
 
 
 def test_a_named_namespace_is_reserved() -> None:
@@ -94,24 +94,24 @@ def test_a_named_namespace_is_reserved() -> None:
 
 def test_all_accounts_of_a_member_count() -> None:
     """Two tokens of one member, while one replaces the other, allow what both do."""
-    one = account(
+    first_account = account(
         "east", allowed_cidrs="10.0.0.0/8,192.168.0.0/16", allowed_namespaces="shop,pay", max_exports="5"
     )
     other = account("east", allowed_cidrs="10.20.0.0/16", allowed_namespaces="pay")
-    found = bounds_of_accounts([one, other], OPEN)
-    assert found.cidrs == (ip_network("10.20.0.0/16"),)
-    assert (found.namespaces, found.max_exports) == (frozenset({"pay"}), 5)
-    assert bounds_of_accounts([one, account("east")], OPEN) == read_bounds(one, OPEN)
+    bounds = bounds_of_accounts([first_account, other], OPEN)
+    assert bounds.cidrs == (ip_network("10.20.0.0/16"),)
+    assert (bounds.namespaces, bounds.max_exports) == (frozenset({"pay"}), 5)
+    assert bounds_of_accounts([first_account, account("east")], OPEN) == read_bounds(first_account, OPEN)
     assert bounds_of_accounts([], DEFAULTS) == DEFAULTS
-    assert bounds_of_accounts([one, account("east", max_exports="x")], OPEN).problem
+    assert bounds_of_accounts([first_account, account("east", max_exports="x")], OPEN).problem
 
 
 def test_cidrs_are_judged_by_the_bounds() -> None:
     """A CIDR must lie in one that is allowed as a whole; the other family never does."""
-    found = read_bounds(account("east", allowed_cidrs="10.96.0.0/12"), OPEN)
-    assert found.allows_network(ip_network("10.97.0.0/16"))
-    assert not found.allows_network(ip_network("10.0.0.0/8"))
-    assert not found.allows_network(ip_network("fd00::/64"))
+    bounds = read_bounds(account("east", allowed_cidrs="10.96.0.0/12"), OPEN)
+    assert bounds.allows_network(ip_network("10.97.0.0/16"))
+    assert not bounds.allows_network(ip_network("10.0.0.0/8"))
+    assert not bounds.allows_network(ip_network("fd00::/64"))
     assert OPEN.allows_network(ip_network("192.0.2.0/24"))
 
 

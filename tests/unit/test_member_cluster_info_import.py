@@ -32,9 +32,10 @@ from mcagent.model.parsing.granted import (
     REFUSED_PODS_ANNOTATION,
     read_granted,
 )
-from tests.unit.control_view import Controller, MemoryView, change_of
-from tests.unit.core_inputs import networks
-from tests.unit.member_world import (
+from tests.unit.test_member_service_import import cluster_info
+from tests.worlds.control_view import Controller, MemoryView, change_of
+from tests.worlds.core_inputs import networks
+from tests.worlds.member_world import (
     AREA,
     HOME,
     SET,
@@ -46,8 +47,7 @@ from tests.unit.member_world import (
     north_of,
     settings,
 )
-from tests.unit.memory_objects import typed
-from tests.unit.test_member_service_import import cluster_info
+from tests.worlds.memory_objects import typed
 
 KEY = base64.b64encode(bytes(range(32))).decode()
 
@@ -245,7 +245,7 @@ class Answers(Client):
         self.requests: list[tuple[str, str, Any]] = []
         self._answers = list(answers)
 
-    def request(self, method: str, path: str, query: Any = None, **more: Any) -> Any:
+    def request(self, method: str, path: str, query: Any = None, **arguments: Any) -> Any:
         """Return or raise the next answer."""
         self.requests.append((method, path, query))
         answer = self._answers.pop(0)
@@ -480,7 +480,8 @@ def test_the_parts_around_nodes_are_no_more_than_a_cluster_may_have() -> None:
     view.local.put(node("gateway", "192.0.2.7"))
     parts = networks(*settled(view))
     assert 800 < len(parts) <= 1024
-    assert not any(ip_address(f"10.20.{number}.9") in part for number in range(200) for part in parts)
+    nodes = [ip_address(f"10.20.{number}.9") for number in range(200)]
+    assert not any(node_address in part for node_address in nodes for part in parts)
     assert found(view)["spec"]["gatewayInfos"] == []
 
 

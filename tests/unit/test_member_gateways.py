@@ -18,14 +18,14 @@ from mcagent.kube.source import RawObject
 from mcagent.model.net import parse_address
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.granted import REFUSED_ANNOTATION
-from tests.unit.control_view import Controller, MemoryView
-from tests.unit.member_world import AREA, HOME, leader, member, names_of, node, north_of, settings
+from tests.worlds.control_view import Controller, MemoryView
+from tests.worlds.member_world import AREA, HOME, leader, member, names_of, node, north_of, settings
 
 
-def run(view: MemoryView, wanted: MemberSettings | None = None) -> Controller:
+def run(view: MemoryView, new_settings: MemberSettings | None = None) -> Controller:
     """Reconcile until nothing changes."""
-    wanted = wanted or settings()
-    controller = Controller(view, [GatewayElection(wanted), ClusterInfoExport(wanted)])
+    new_settings = new_settings or settings()
+    controller = Controller(view, [GatewayElection(new_settings), ClusterInfoExport(new_settings)])
     controller.settle()
     return controller
 
@@ -39,8 +39,8 @@ def info(view: MemoryView) -> RawObject:
     """Return the published ClusterInfo."""
     raw = north_of(view).get(Kind.RESOURCE_EXPORT, AREA, "east-clusterinfo")
     assert raw is not None
-    found: RawObject = raw["spec"]["clusterInfo"]
-    return found
+    cluster_info: RawObject = raw["spec"]["clusterInfo"]
+    return cluster_info
 
 
 def gateway(view: MemoryView, name: str) -> RawObject:
@@ -67,8 +67,8 @@ def test_the_first_candidate_by_name_becomes_the_gateway() -> None:
     add(view, node("n3", "10.0.0.3"), node("n2", "10.0.0.2"), node("n1", "10.0.0.1", annotated=False))
     run(view)
     assert gateways(view) == ["n2"]
-    found = gateway(view, "n2")
-    assert (found["gatewayIP"], found["internalIP"], found["serviceCIDR"]) == (
+    elected = gateway(view, "n2")
+    assert (elected["gatewayIP"], elected["internalIP"], elected["serviceCIDR"]) == (
         "10.0.0.2",
         "10.0.0.2",
         "10.96.0.0/16",
@@ -199,15 +199,15 @@ def test_an_address_in_use_stays_while_the_node_lists_it() -> None:
     """A virtual address that is listed first later moves no gateway; one that is listed no more is replaced."""
     view = member()
     external = settings(gateway_ip_precedence=IpPrecedence.EXTERNAL)
-    for wanted, used in ((settings(), "10.0.0.1"), (external, "192.0.2.1")):
+    for new_settings, address in ((settings(), "10.0.0.1"), (external, "192.0.2.1")):
         add(view, node("n1", "10.0.0.1", external=("192.0.2.1",)))
-        controller = run(view, wanted)
+        controller = run(view, new_settings)
         add(view, node("n1", "10.0.0.200", "10.0.0.1", external=("192.0.2.200", "192.0.2.1")))
         controller.run()
-        kept = gateway(view, "n1")
-        assert (kept["gatewayIP"], kept["internalIP"]) == (used, "10.0.0.1")
-        run(view, wanted)  # a controller that starts now
-        assert gateway(view, "n1") == kept
+        elected = gateway(view, "n1")
+        assert (elected["gatewayIP"], elected["internalIP"]) == (address, "10.0.0.1")
+        run(view, new_settings)  # a controller that starts now
+        assert gateway(view, "n1") == elected
         add(view, node("n1", "10.0.0.200", external=("192.0.2.200",)))
         controller.run()
         assert gateway(view, "n1")["internalIP"] == "10.0.0.200"
@@ -406,9 +406,9 @@ NAMES = st.sampled_from([f"n{number}" for number in range(6)])
 def candidates() -> st.SearchStrategy[list[GatewayCandidate]]:
     """Return lists of candidates of any standing."""
     return st.dictionaries(NAMES, st.sampled_from(Standing)).map(
-        lambda found: [
+        lambda candidate: [
             GatewayCandidate(name=name, standing=standing, internal_ip=ADDRESS, gateway_ip=ADDRESS)
-            for name, standing in found.items()
+            for name, standing in candidate.items()
         ]
     )
 
@@ -427,8 +427,8 @@ def test_election_properties(found: list[GatewayCandidate], serving: list[str], 
     assert elect(found, after, most) == tuple(after)  # what was elected is elected again, in the same order
     fit = [name for name in standing if standing[name] is Standing.FIT]
     assert sum(standing[name] is Standing.FIT for name in chosen) == min(most, len(fit))
-    kept = [name for name in serving if standing.get(name) is Standing.FIT][:most]
-    assert set(kept) <= set(chosen)  # a gateway that works is kept
+    kept_names = [name for name in serving if standing.get(name) is Standing.FIT][:most]
+    assert set(kept_names) <= set(chosen)  # a gateway that works is kept
     if any(standing.get(name) is not None for name in serving):
         assert chosen  # never empty while a gateway is a candidate
 

@@ -13,8 +13,8 @@ from mcagent.controller.member.policies.label_identities import LabelImports
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 from mcagent.model.parsing import labels
-from tests.unit.control_view import Controller, MemoryView
-from tests.unit.member_world import AREA, HOME, SET, member, north_of, settings
+from tests.worlds.control_view import Controller, MemoryView
+from tests.worlds.member_world import AREA, HOME, SET, member, north_of, settings
 
 ON = settings(stretched_network_policy=True)
 WEB = labels.normalised("shop", {}, {"app": "web"})
@@ -41,8 +41,8 @@ def exporting(view: MemoryView | None = None) -> tuple[MemoryView, Controller]:
 
 def exported(view: MemoryView) -> set[str]:
     """Return the identities on the leader."""
-    found = north_of(view).list(Kind.RESOURCE_EXPORT)
-    return {raw["spec"]["labelIdentity"]["normalizedLabel"] for raw in found}
+    exports = north_of(view).list(Kind.RESOURCE_EXPORT)
+    return {raw["spec"]["labelIdentity"]["normalizedLabel"] for raw in exports}
 
 
 def resource_import(text: str = WEB, number: object = 7, **meta: Any) -> RawObject:
@@ -72,10 +72,10 @@ def test_an_export_is_what_antreas_members_write() -> None:
     view, controller = exporting()
     view.local.put(pod("a"))
     controller.run()
-    (found,) = north_of(view).list(Kind.RESOURCE_EXPORT)
-    assert found["metadata"]["name"] == f"east-{labels.label_hash(WEB)}"
-    assert found["metadata"]["labels"] == {"sourceKind": "LabelIdentity", "sourceClusterID": "east"}
-    assert found["spec"] == {
+    (export,) = north_of(view).list(Kind.RESOURCE_EXPORT)
+    assert export["metadata"]["name"] == f"east-{labels.label_hash(WEB)}"
+    assert export["metadata"]["labels"] == {"sourceKind": "LabelIdentity", "sourceClusterID": "east"}
+    assert export["spec"] == {
         "clusterID": "east",
         "kind": "LabelIdentity",
         "labelIdentity": {"normalizedLabel": "ns:kubernetes.io/metadata.name=shop&pod:app=web"},
@@ -212,10 +212,10 @@ def test_an_import_becomes_a_label_identity() -> None:
     view, controller = importing()
     north_of(view).put(resource_import())
     controller.run()
-    (found,) = view.local.list(Kind.LABEL_IDENTITY)
-    assert found["metadata"]["name"] == labels.label_hash(WEB)
-    assert found["metadata"]["annotations"] == {names.EXPORTERS_ANNOTATION: "east,west"}
-    assert found["spec"] == {"label": WEB, "id": 7}
+    (label_identity,) = view.local.list(Kind.LABEL_IDENTITY)
+    assert label_identity["metadata"]["name"] == labels.label_hash(WEB)
+    assert label_identity["metadata"]["annotations"] == {names.EXPORTERS_ANNOTATION: "east,west"}
+    assert label_identity["spec"] == {"label": WEB, "id": 7}
     view.local.change(Kind.LABEL_IDENTITY, "", labels.label_hash(WEB), {"spec": {"id": 8}})
     controller.run()
     assert imported(view) == {WEB: 7}
@@ -272,8 +272,8 @@ def test_labels_that_are_none_and_names_that_do_not_follow_are_not_imported() ->
     assert imported(view) == {}
 
 
-@pytest.mark.parametrize("ours", [True, False])
-def test_off_and_leaving_delete_ours_only(ours: bool) -> None:
+@pytest.mark.parametrize("deleted", [True, False])
+def test_off_and_leaving_delete_ours_only(deleted: bool) -> None:
     """LabelIdentities that somebody else made stay."""
     view, controller = importing()
     north_of(view).put(resource_import())
@@ -281,7 +281,7 @@ def test_off_and_leaving_delete_ours_only(ours: bool) -> None:
     other = {"kind": "LabelIdentity", "metadata": {"name": "other"}, "spec": {"label": "x", "id": 3}}
     view.local.put(other)
     controller.closed = True
-    if ours:
+    if deleted:
         Controller(view, [LabelImports(settings())]).settle()
     else:
         view.local.remove(Kind.CLUSTER_SET, HOME, SET)

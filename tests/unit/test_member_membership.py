@@ -13,8 +13,10 @@ from mcagent.controller.member.leave import PATIENCE
 from mcagent.controller.member.membership import concerns_membership
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
-from tests.unit.control_view import Controller, MemoryView, change_of
-from tests.unit.member_world import (
+from tests.unit.test_member_service_export import release
+from tests.unit.test_member_service_import import WEST, endpoints_import, service_import
+from tests.worlds.control_view import Controller, MemoryView, change_of
+from tests.worlds.member_world import (
     AREA,
     HOME,
     SET,
@@ -30,8 +32,6 @@ from tests.unit.member_world import (
     settings,
     slice_of,
 )
-from tests.unit.test_member_service_export import release
-from tests.unit.test_member_service_import import WEST, endpoints_import, service_import
 
 ANNOUNCE = (Kind.MEMBER_CLUSTER_ANNOUNCE, AREA, "member-announce-from-east")
 OURS = (Kind.SERVICE, Kind.SERVICE_IMPORT, Kind.ENDPOINT_SLICE, Kind.CLUSTER_INFO_IMPORT, Kind.GATEWAY)
@@ -63,7 +63,7 @@ def lead(view: MemoryView, controller: Controller, value: Leader | None) -> None
 
 def made(view: MemoryView) -> dict[str, list[str]]:
     """Return the names of all objects of the kinds that a member makes."""
-    return {str(kind): found for kind in OURS if (found := names_of(view.local, kind))}
+    return {str(kind): names for kind in OURS if (names := names_of(view.local, kind))}
 
 
 def tick(view: MemoryView, controller: Controller, seconds: float) -> None:
@@ -76,10 +76,14 @@ def tick(view: MemoryView, controller: Controller, seconds: float) -> None:
 def test_joining_announces_the_cluster() -> None:
     """The announcement has the contract's name and fields, and a heartbeat from the beginning."""
     view, _ = joined()
-    found = north_of(view).get(*ANNOUNCE)
-    assert found is not None
-    assert (found["clusterID"], found["clusterSetID"], found["leaderClusterID"]) == ("east", SET, "north")
-    at = time_of(found["metadata"]["annotations"]["touch-ts"])
+    announcement = north_of(view).get(*ANNOUNCE)
+    assert announcement is not None
+    assert (announcement["clusterID"], announcement["clusterSetID"], announcement["leaderClusterID"]) == (
+        "east",
+        SET,
+        "north",
+    )
+    at = time_of(announcement["metadata"]["annotations"]["touch-ts"])
     assert at is not None
     assert 0 <= view.local.clock() - at <= 11
 
@@ -109,8 +113,8 @@ def test_one_heartbeat_a_period_however_often_it_is_looked_at() -> None:
     """Within a period nothing is written; in a minute of ten-second periods there are six heartbeats."""
     view, controller = joined()
     north_of(view).writes.clear()
-    for _ in range(600):
-        tick(view, controller, 0.1)
+    for _ in range(120):
+        tick(view, controller, 0.5)
         controller.enqueue_all()
         controller.run()
     assert north_of(view).writes == [f"update MemberClusterAnnounce {AREA}/member-announce-from-east"] * 6
@@ -125,9 +129,9 @@ def test_a_step_of_the_members_clock_stops_no_heartbeat(seconds: float) -> None:
     beats: list[object] = []
     for _ in range(3):
         controller.settle()  # what is due after a period of the monotonic clock
-        found = north_of(view).get(*ANNOUNCE)
-        assert found is not None
-        beats.append(found["metadata"]["annotations"]["touch-ts"])
+        announcement = north_of(view).get(*ANNOUNCE)
+        assert announcement is not None
+        beats.append(announcement["metadata"]["annotations"]["touch-ts"])
         view.local.clock.forward(10.0)
     assert len(set(map(str, beats))) == 3
 

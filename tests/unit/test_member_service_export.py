@@ -14,9 +14,10 @@ from mcagent.controller.member.services.backends import MAX_SIZE, cluster_ip_sub
 from mcagent.controller.member.services.service_export import ServiceExports
 from mcagent.controller.settings import EndpointIpType, MemberSettings
 from mcagent.kube.source import RawObject
+from mcagent.model.api.base import as_json
 from mcagent.model.objects import Kind
-from tests.unit.control_view import Controller, MemoryView
-from tests.unit.member_world import (
+from tests.worlds.control_view import Controller, MemoryView
+from tests.worlds.member_world import (
     AREA,
     HOME,
     SET,
@@ -30,7 +31,7 @@ from tests.unit.member_world import (
     settings,
     slice_of,
 )
-from tests.unit.memory_objects import typed
+from tests.worlds.memory_objects import typed
 
 POD_IP = settings(endpoint_ip_type=EndpointIpType.POD_IP)
 
@@ -570,7 +571,7 @@ def test_limits_count_what_is_written() -> None:
     addresses = [f"10.{a}.{b}.{c}" for a in range(5) for b in range(100) for c in range(100)]
     hostnames = {text: f"web-{number}" for number, text in enumerate(addresses) if number % 2}
     kept, dropped = limited({ports: addresses}, hostnames)
-    assert 0.95 * MAX_SIZE < len(json.dumps(endpoint_subsets(kept, hostnames))) <= MAX_SIZE
+    assert 0.95 * MAX_SIZE < len(json.dumps(as_json(endpoint_subsets(kept, hostnames)))) <= MAX_SIZE
     assert dropped == 50_000 - len(kept[ports])
     assert cluster_ip_subsets(typed(service("web", cluster_ip="None")), [("", "TCP", 80)]) == {}
 

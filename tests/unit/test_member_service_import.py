@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcagent.controller.contract.services import ImportedEndpoint
 from mcagent.controller.member.services.endpoints import networks
-from mcagent.controller.member.services.imported import MOST, WHOLE, Details, ImportedService, slices
+from mcagent.controller.member.services.imported import MOST, WHOLE, ImportedService, slices
 from mcagent.controller.member.services.service_import import ServiceImports
 from mcagent.controller.settings import MemberSettings, WriteEndpoints
 from mcagent.kube.source import RawObject
+from mcagent.model.api.kubernetes import ApiEndpointSlice
 from mcagent.model.objects import Kind
-from tests.unit.control_view import Controller, MemoryView
-from tests.unit.member_world import AREA, HOME, leader, member, names_of, node, north_of, settings, slice_of
+from tests.worlds.control_view import Controller, MemoryView
+from tests.worlds.member_world import AREA, HOME, leader, member, names_of, node, north_of, settings, slice_of
 
 DERIVED_SERVICE = "multicluster.kubernetes.io/derived-service"
 HTTP = ({"name": "http", "port": 80, "protocol": "TCP"},)
@@ -709,44 +712,48 @@ def test_other_changes_touch_nothing() -> None:
 # --- values ----------------------------------------------------------------------------------------------
 
 SVC = ImportedService(namespace="shop", name="svc")
-WEST_HTTP = ("west", (("http", "TCP", 80),))
 POOL = [f"10.97.{n // 250}.{n % 250 + 1}" for n in range(3000)]
 SETS = st.lists(st.sampled_from(POOL), unique=True, max_size=400)
 
 
-def places(found: dict[str, RawObject]) -> dict[str, str]:
+def slices_of_west(addresses: Iterable[str]) -> dict[str, ApiEndpointSlice]:
+    """Return the slices of endpoints of cluster west at these addresses."""
+    http = (("http", "TCP", 80),)
+    endpoints = [ImportedEndpoint(address=text, ports=http, cluster="west") for text in addresses]
+    return slices(SVC, endpoints, {}, {})
+
+
+def places(found: dict[str, ApiEndpointSlice]) -> dict[str, str]:
     """Return in which slice each address is."""
-    return {item["addresses"][0]: name for name, body in found.items() for item in body["endpoints"]}
+    return {item.addresses[0]: name for name, body in found.items() for item in body.endpoints}
 
 
 @given(SETS, st.randoms())
 def test_slices_hold_each_address_once_whatever_the_order(addresses: list[str], random: Any) -> None:
     """Every address is in exactly one slice, and the slices are the same for any order of the input."""
-    found = slices(SVC, {WEST_HTTP: addresses}, Details())
-    assert sorted(item["addresses"][0] for body in found.values() for item in body["endpoints"]) == sorted(
-        addresses
-    )
+    found = slices_of_west(addresses)
+    assert sorted(item.addresses[0] for body in found.values() for item in body.endpoints) == sorted(addresses)
     assert len(found) == 1 or len(addresses) > WHOLE or not addresses
     shuffled = list(addresses)
     random.shuffle(shuffled)
-    assert slices(SVC, {WEST_HTTP: shuffled}, Details()) == found
+    assert slices_of_west(shuffled) == found
 
 
 @given(st.integers(150, 2999), st.data())
 def test_one_address_more_or_less_changes_two_slices_at_most(count: int, data: st.DataObject) -> None:
     """Beyond the size of a single slice, one address changes one slice, or cuts one in two."""
-    before = slices(SVC, {WEST_HTTP: POOL[:count]}, Details())
-    after = slices(SVC, {WEST_HTTP: POOL[: count + 1]}, Details())
+    before = slices_of_west(POOL[:count])
+    after = slices_of_west(POOL[: count + 1])
     changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
     assert 1 <= len(changed) <= 2
-    assert all(len(body["endpoints"]) <= MOST for body in after.values())
+    assert all(len(body.endpoints) <= MOST for body in after.values())
 
 
 def test_large_services_fill_slices_well() -> None:
     """Ten thousand endpoints make slices that the API takes, some sixty addresses each."""
-    found = slices(SVC, {WEST_HTTP: [f"10.97.{n // 250}.{n % 250 + 1}" for n in range(10_000)]}, Details())
+    found = slices_of_west(f"10.97.{n // 250}.{n % 250 + 1}" for n in range(10_000))
     assert 100 < len(found) < 250
-    assert max(len(body["endpoints"]) for body in found.values()) < MOST
+    assert max(len(body.endpoints) for body in found.values()) < MOST
 
 
 CIDRS = st.lists(

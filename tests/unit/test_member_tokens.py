@@ -26,9 +26,10 @@ from mcagent.controller.contract.member_tokens import (
 from mcagent.controller.machinery.connection.renewal import is_due
 from mcagent.controller.member import member_reconcilers
 from mcagent.controller.member.leader_token import token_state
+from mcagent.kube.sources.manifests import FastLoader
 from mcagent.model.objects import Kind
-from tests.unit.control_view import Controller
-from tests.unit.member_world import HOME, SET, conditions_of, leader, member, settings
+from tests.worlds.control_view import Controller
+from tests.worlds.member_world import HOME, SET, conditions_of, leader, member, settings
 
 POLICIES = Path(__file__).parents[2] / "deploy/admission-policies.yaml"
 ANCHOR = anchor_name("east", 3600, "a" * RANDOM)
@@ -103,7 +104,9 @@ def test_an_anchor_is_of_one_account(account: str) -> None:
     """Also if the name of one account begins with that of the other."""
     anchor = anchor_name(account, 86400, ALPHABET[:RANDOM])
     accounts = ["east", "member-east", "a", "a.b", "east.5", f"{account}.86400"]
-    assert [each for each in accounts if longest_life(each, anchor) is not None] == [account]
+    assert [member_account for member_account in accounts if longest_life(member_account, anchor) is not None] == [
+        account
+    ]
     assert longest_life(account, anchor) == 86400
 
 
@@ -111,15 +114,15 @@ def test_the_admission_policy_has_the_same_rule() -> None:
     """The pattern in CEL is that of `longest_life`."""
     (policy,) = (
         obj
-        for obj in yaml.safe_load_all(POLICIES.read_text())
+        for obj in yaml.load_all(POLICIES.read_text(), FastLoader)
         if obj["metadata"]["name"] == "membertokens.mcagent.io" and obj["kind"] == "ValidatingAdmissionPolicy"
     )
-    variables = {each["name"]: each["expression"] for each in policy["spec"]["variables"]}
+    variables = {variable["name"]: variable["expression"] for variable in policy["spec"]["variables"]}
     match = re.search(r"matches\('\^(.*)\$'\)", variables["isAnchor"])
     assert match is not None
     (pattern,) = match.groups()
-    for rest in ("3600." + "a" * 20, "99999999999." + "a" * 20, "0600." + "a" * 20, "3600." + "A" * 20, "3600.a"):
-        assert bool(re.fullmatch(pattern, rest)) == (longest_life("east", f"east.{rest}") is not None)
+    for token in ("3600." + "a" * 20, "99999999999." + "a" * 20, "0600." + "a" * 20, "3600." + "A" * 20, "3600.a"):
+        assert bool(re.fullmatch(pattern, token)) == (longest_life("east", f"east.{token}") is not None)
 
 
 def test_a_request_names_the_secret_and_the_life() -> None:

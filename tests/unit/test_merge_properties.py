@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from ipaddress import ip_address
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,7 +45,7 @@ SPECS = st.builds(
 @st.composite
 def offers(draw: st.DrawFn) -> list[Offer]:
     """Return the offers of some clusters: each serves all its ports by addresses of its own and a common one."""
-    found = []
+    offers = []
     for number, cluster in enumerate(draw(st.lists(st.sampled_from(CLUSTERS), unique=True, min_size=1))):
         spec = draw(SPECS)
         addresses = [f"10.{number}.0.1", *draw(st.sampled_from([[], ["10.99.0.1"]]))]
@@ -61,8 +62,8 @@ def offers(draw: st.DrawFn) -> list[Offer]:
         )
         backends = Backends(subsets={ports: frozenset(map(ip_address, addresses))})
         definition: ServiceSpec | str = spec if draw(st.integers(0, 3)) else "no"
-        found.append(Offer(header=header, definition=definition, backends=backends))
-    return found
+        offers.append(Offer(header=header, definition=definition, backends=backends))
+    return offers
 
 
 def served(merged: Merged) -> set[tuple[str, str]]:
@@ -70,12 +71,13 @@ def served(merged: Merged) -> set[tuple[str, str]]:
     return {(cluster, name) for cluster, ports in merged.subsets or {} for name, _, _ in ports}
 
 
-def specs(some: Sequence[Offer]) -> list[tuple[str, ServiceSpec]]:
+def specs(offers: Sequence[Offer]) -> list[tuple[str, ServiceSpec]]:
     """Return what those say that take part, the oldest first."""
-    ordered = sorted(some, key=lambda offer: offer.header.order)
+    ordered = sorted(offers, key=lambda offer: offer.header.order)
     return [(o.header.cluster_id, o.definition) for o in ordered if isinstance(o.definition, ServiceSpec)]
 
 
+@pytest.mark.costly
 @given(st.data(), offers(), st.booleans())
 def test_any_order_has_the_same_result(data: st.DataObject, some: list[Offer], refuse: bool) -> None:
     """In whatever order a leader sees the exports, it says the same."""
@@ -83,24 +85,26 @@ def test_any_order_has_the_same_result(data: st.DataObject, some: list[Offer], r
     assert merge(some, refuse_conflicts=refuse) == merge(other, refuse_conflicts=refuse)
 
 
+@pytest.mark.costly
 @given(offers())
 def test_nobody_starves(some: list[Offer]) -> None:
     """A cluster serves every port that is like the oldest of its name, and the oldest export all of its own."""
-    merged, said = merge(some), specs(some)
-    if not said:
+    merged, export_specs = merge(some), specs(some)
+    if not export_specs:
         assert merged.definition is None
         return
     assert merged.definition is not None
     imported = {p.name: (p.port, p.protocol) for p in merged.definition.ports}
-    for cluster, spec in said:
+    for cluster, spec in export_specs:
         assert merged.services[cluster].merged
         for port in spec.ports:
             same = imported.get(port.name) == (port.port, port.protocol)
             assert ((cluster, port.name) in served(merged)) == same
-    oldest, spec = said[0]
+    oldest, spec = export_specs[0]
     assert {(oldest, p.name) for p in spec.ports} <= served(merged)
 
 
+@pytest.mark.costly
 @given(offers())
 def test_what_is_imported_is_a_service(some: list[Offer]) -> None:
     """No two ports have one name, or one number and protocol; of several each has a name."""
@@ -113,14 +117,16 @@ def test_what_is_imported_is_a_service(some: list[Offer]) -> None:
     assert {name for _, name in served(merged)} <= {p.name for p in ports}
 
 
+@pytest.mark.costly
 @given(offers())
 def test_an_address_is_there_once_for_its_ports(some: list[Offer]) -> None:
     """Of two clusters that name one address for the same ports the older has it."""
     merged = merge(some)
-    pairs = [(ports, a) for (_, ports), found in (merged.subsets or {}).items() for a in found]
+    pairs = [(ports, a) for (_, ports), subset in (merged.subsets or {}).items() for a in subset]
     assert len(set(pairs)) == len(pairs)
 
 
+@pytest.mark.costly
 @given(st.data(), offers(), st.booleans())
 def test_removing_one_gives_what_the_others_alone_give(
     data: st.DataObject,
@@ -129,24 +135,25 @@ def test_removing_one_gives_what_the_others_alone_give(
 ) -> None:
     """An export that goes leaves nothing behind, and one that was refused never changed anything for others."""
     gone = data.draw(st.sampled_from(some))
-    rest = [offer for offer in some if offer is not gone]
-    before, alone = merge(some, refuse_conflicts=refuse), merge(rest, refuse_conflicts=refuse)
+    remaining = [offer for offer in some if offer is not gone]
+    before, alone = merge(some, refuse_conflicts=refuse), merge(remaining, refuse_conflicts=refuse)
     if not before.services[gone.header.cluster_id].merged:
         assert (before.definition, before.subsets) == (alone.definition, alone.subsets)
-    if not rest:
+    if not remaining:
         assert (alone.definition, alone.subsets) == (None, None)
 
 
+@pytest.mark.costly
 @given(offers())
 def test_conflicts_are_told_to_all_or_nobody(some: list[Offer]) -> None:
     """Whoever takes part reads of a conflict exactly if not all say the same."""
-    merged, said = merge(some), specs(some)
-    told = {merged.services[cluster].conflict for cluster, _ in said}
-    assert len(told) <= 1
-    different = any(difference(spec, other) for _, spec in said for _, other in said)
+    merged, export_specs = merge(some), specs(some)
+    conflicts = {merged.services[cluster].conflict for cluster, _ in export_specs}
+    assert len(conflicts) <= 1
+    different = any(difference(spec, other) for _, spec in export_specs for _, other in export_specs)
     if different:
-        (conflict,) = told
+        (conflict,) = conflicts
         assert conflict is not None
         assert conflict.reason in ("TypeConflict", "PortConflict")
-    if len(said) == 1:
-        assert told == {None}
+    if len(export_specs) == 1:
+        assert conflicts == {None}

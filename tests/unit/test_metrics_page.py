@@ -10,9 +10,9 @@ import pytest
 from mcagent.controller.config import ControllerRole
 from mcagent.model.objects import Kind
 from mcagent.observe.metrics.policies import MOST_RULES
-from tests.unit.core_inputs import HOME
-from tests.unit.metrics_page import LABELS, agent_rows, controller_rows, filled
-from tests.unit.metrics_world import Size, agent_metrics, controller_metrics, series
+from tests.worlds.core_inputs import HOME
+from tests.worlds.metrics_page import LABELS, agent_rows, controller_rows, filled
+from tests.worlds.metrics_world import Size, agent_metrics, controller_metrics, series
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 
@@ -26,11 +26,11 @@ def test_the_page_is_current() -> None:
 def test_every_label_is_explained_and_every_name_is_plain() -> None:
     """No label is unexplained, or explained and nowhere; counters, and only they, end in _total."""
     rows = [*agent_rows(), *controller_rows()]
-    assert {label for one in rows for label in one.labels} == set(LABELS)
-    for one in rows:
-        assert one.name.startswith("mcagent_")
-        assert one.name.endswith("_total") == (one.type == "counter"), one.name
-        assert one.meaning.endswith("."), one.name
+    assert {label for row in rows for label in row.labels} == set(LABELS)
+    for row in rows:
+        assert row.name.startswith("mcagent_")
+        assert row.name.endswith("_total") == (row.type == "counter"), row.name
+        assert row.meaning.endswith("."), row.name
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from flows.fields import IP_TCP, PORT_CONTROLLER
 from flows.simulator import Datapath, Network
 from flows.simulator.packet import SYN
 from mcagent.dataplane.conntrack import TrackedConnection, restoration
-from tests.conversations import Call, Exchange, calls, exchange, one
 from tests.properties import costly
-from tests.topologies import ZONES, Service, World, worlds
+from tests.worlds.conversations import Call, Exchange, calls, exchange, one
+from tests.worlds.topologies import ZONES, Service, World, worlds
 
 SEEDS = st.integers(0, 2**32)
 Endpoint = tuple[str, object, int]  # Node, address, port
@@ -58,7 +58,9 @@ def met_by(network: Network, call: Call) -> tuple[set[Endpoint], Network]:
     packet_walk = network.send(call.client.node, call.later)
     assert not packet_walk.problems, packet_walk
     assert packet_walk.deliveries or packet_walk.drops, packet_walk
-    return {(node, seen.dst, seen.dst_port) for node, seen in packet_walk.deliveries}, packet_walk.network
+    return {
+        (node, delivery.dst, delivery.dst_port) for node, delivery in packet_walk.deliveries
+    }, packet_walk.network
 
 
 def opened(before: Exchange) -> set[Endpoint]:
@@ -138,10 +140,10 @@ def test_what_the_kernel_still_knows_is_found(world: World, seed: int) -> None:
         restored = replace(
             before.seen, in_port=PORT_CONTROLLER, eth_dst=frame[:6].hex(":"), eth_src=frame[6:12].hex(":")
         )
-        kept = network.send(before.node, replace(restored, tcp_flags=SYN))
-        assert not kept.deliveries
-        asked = exchange(world, kept.network, call, call.later)
-        assert opened(asked) == opened(before)
+        restored_walk = network.send(before.node, replace(restored, tcp_flags=SYN))
+        assert not restored_walk.deliveries
+        later = exchange(world, restored_walk.network, call, call.later)
+        assert opened(later) == opened(before)
 
 
 @costly
@@ -153,11 +155,11 @@ def test_a_gateway_asks_once(world: World, seed: int, datapath: Datapath) -> Non
     for call in service_calls(world, random, 4):
         before = exchange(world, world.network.over(datapath), call, call.packet)
         gateways = [g.name for g in world.cluster(call.cluster).gateways]
-        lost = before.network.forgetting(ZONES.service, *gateways)
-        asked = exchange(world, lost, call, call.later)
-        assert opened(asked) == opened(before)
-        again = asked.network.send(call.client.node, call.later)
-        assert opened(before) == {(node, seen.dst, seen.dst_port) for node, seen in [one(again)]}
+        forgotten = before.network.forgetting(ZONES.service, *gateways)
+        later = exchange(world, forgotten, call, call.later)
+        assert opened(later) == opened(before)
+        again = later.network.send(call.client.node, call.later)
+        assert opened(before) == {(node, delivery.dst, delivery.dst_port) for node, delivery in [one(again)]}
         assert len(set(again.path)) == len(again.path)
 
 
@@ -173,20 +175,20 @@ def test_a_server_resets_a_connection_whose_source_another_gateway_translates(
     world = replace(world, userspace_conntrack=datapath is Datapath.USERSPACE)
 
     def translated(call: Call) -> bool:
-        several = len(world.cluster(call.client.cluster).gateways) > 1
+        has_several = len(world.cluster(call.client.cluster).gateways) > 1
         tcp_service = call.service is not None and call.protocol == IP_TCP
-        return tcp_service and several and not world.keeps_source(call.client, call.cluster)
+        return tcp_service and has_several and not world.keeps_source(call.client, call.cluster)
 
     lost_gateways = 0
     for call in calls(world, Random(seed), 6, wanted=translated):
         before = exchange(world, world.network.over(datapath), call, call.packet)
         gateways = {g.name for g in world.cluster(call.client.cluster).gateways}
-        lost = next(name for name in before.there.path if name in gateways)
-        if lost == call.client.node:
+        lost_gateway = next(name for name in before.there.path if name in gateways)
+        if lost_gateway == call.client.node:
             continue
         lost_gateways += 1
         abroad = [node.name for node in world.cluster(call.cluster).nodes]
-        network = exchange(world, before.network.losing(lost), call, call.later).network
+        network = exchange(world, before.network.losing(lost_gateway), call, call.later).network
         exchange(world, network, call, call.later)
         network = network.forgetting(ZONES.service, *abroad).forgetting(ZONES.arrival, *abroad)
         exchange(world, network, call, call.later)

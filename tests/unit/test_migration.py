@@ -9,7 +9,7 @@ import pytest
 from mcagent.controller.admin.migration import Level, Objects, check
 from mcagent.controller.config import ControllerRole
 from mcagent.model.objects import Kind
-from tests.unit.memory_objects import typed
+from tests.worlds.memory_objects import typed
 
 AREA, HOME = "antrea-multicluster", "kube-system"
 
@@ -60,9 +60,9 @@ def objects_of(namespace: str, **objects: Any) -> Objects:
     return Objects(namespace=namespace, **typed_objects)
 
 
-def texts(found: Any, level: Level) -> list[str]:
+def texts(value: Any, level: Level) -> list[str]:
     """Return what was found of a level, with commands."""
-    return [f"{item.about}: {item.text} {item.command}" for item in found if item.level is level]
+    return [f"{item.about}: {item.text} {item.command}" for item in value if item.level is level]
 
 
 def test_a_leader_that_is_ready_to_be_replaced() -> None:
@@ -147,20 +147,20 @@ def test_an_invalid_cluster_id_is_no_part_of_a_command() -> None:
 
 
 @pytest.mark.parametrize(
-    ("claims", "level", "said"),
+    ("claims", "level", "message"),
     [
         ([], Level.MUST, "no ClusterClaim id.k8s.io"),
         ([{"metadata": {"name": "id.k8s.io"}, "value": "east"}], Level.CHANGES, 'filled in, "east"'),
     ],
 )
-def test_a_cluster_set_of_v1alpha1(claims: list[dict[str, Any]], level: Level, said: str) -> None:
+def test_a_cluster_set_of_v1alpha1(claims: list[dict[str, Any]], level: Level, message: str) -> None:
     """Its cluster ID is taken from the ClusterClaim, and asked for where there is none."""
     cluster_set = {
         "metadata": {"name": "blue"},
         "spec": {"leaders": [{"clusterID": "north", "server": "https://x"}]},
     }
     findings = check(ControllerRole.MEMBER, objects_of(namespace=HOME, cluster_sets=[cluster_set], claims=claims))
-    assert said in "".join(texts(findings, level))
+    assert message in "".join(texts(findings, level))
     assert "mcagent.io/member" in "".join(texts(findings, Level.CHANGES))
 
 

@@ -10,10 +10,15 @@ import yaml
 
 from devtools.dashboards import DASHBOARDS
 from devtools.grafana import Dashboard, text
-from tests.unit.metrics_page import agent_rows, controller_rows
+from mcagent.kube.sources.manifests import FastLoader
+from tests.worlds.metrics_page import agent_rows, controller_rows
 
 FILES = Path(__file__).parents[2] / "deploy/helm/mcagent/files/monitoring"
-RULES = [rule for group in yaml.safe_load((FILES / "rules.yaml").read_text())["groups"] for rule in group["rules"]]
+RULES = [
+    rule
+    for group in yaml.load((FILES / "rules.yaml").read_text(), FastLoader)["groups"]
+    for rule in group["rules"]
+]
 OF_PROMETHEUS = {"cluster", "instance", "job", "namespace", "le", "alertname", "alertstate"}
 LABELS = {one.name: set(one.labels) for one in (*agent_rows(), *controller_rows())}
 
@@ -29,7 +34,7 @@ def test_dashboards_are_current(dashboard: Dashboard) -> None:
     assert (FILES / "dashboards" / f"mcagent-{dashboard.name}.json").read_text(encoding="utf-8") == text(dashboard)
     cells = [
         (place["x"] + column, place["y"] + row)
-        for panel in yaml.safe_load(text(dashboard))["panels"]
+        for panel in yaml.load(text(dashboard), FastLoader)["panels"]
         for place in [panel["gridPos"]]
         for column in range(place["w"])
         for row in range(place["h"])
@@ -59,10 +64,12 @@ def test_alerts_say_what_is_wrong_and_what_to_do() -> None:
     for rule in alerts:
         assert rule["labels"]["severity"] in ("warning", "critical")
         assert set(rule["annotations"]) == {"summary", "description"}
-        used = set(re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values())))
+        labels_used = set(re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values())))
         outer = re.search(r"\bby \(([^)]*)\)", rule["expr"])
-        left = set(outer[1].split(", ")) if outer else OF_PROMETHEUS
-        assert used <= left, f"{rule['alert']} names {used - left}, which its expression drops"
+        labels_left = set(outer[1].split(", ")) if outer else OF_PROMETHEUS
+        assert labels_used <= labels_left, (
+            f"{rule['alert']} names {labels_used - labels_left}, which its expression drops"
+        )
 
 
 def test_every_alert_has_an_entry_in_the_documentation() -> None:

@@ -11,6 +11,7 @@ import yaml
 from mcagent.controller.config import ControllerSettings
 from mcagent.core.fragments.tunnel_guard import BFD_PORT
 from mcagent.doctor.readings import probe
+from mcagent.kube.sources.manifests import FastLoader
 from mcagent.model.config import Config
 from mcagent.model.dataplane.resources import DEFAULT_PORTS
 
@@ -20,27 +21,29 @@ PAGE = (ROOT / "docs/network-requirements.md").read_text(encoding="utf-8")
 
 def default(kind: type[Config | ControllerSettings], name: str) -> int:
     """Return the default of a configuration's field."""
-    (found,) = (one.default for one in fields(kind) if one.name == name)
-    assert isinstance(found, int)
-    return found
+    (default_value,) = (field.default for field in fields(kind) if field.name == name)
+    assert isinstance(default_value, int)
+    return default_value
 
 
 def container_ports(manifest: str) -> dict[str, int]:
     """Return the ports of Pods by name."""
-    found: dict[str, int] = {}
-    for raw in yaml.safe_load_all((ROOT / f"deploy/{manifest}.yaml").read_text(encoding="utf-8")):
+    ports: dict[str, int] = {}
+    for raw in yaml.load_all((ROOT / f"deploy/{manifest}.yaml").read_text(encoding="utf-8"), FastLoader):
         for container in (raw or {}).get("spec", {}).get("template", {}).get("spec", {}).get("containers", ()):
-            found |= {port["name"]: port["containerPort"] for port in container.get("ports", ())}
-    return found
+            ports |= {port["name"]: port["containerPort"] for port in container.get("ports", ())}
+    return ports
 
 
 def test_the_table_has_the_ports_that_there_are() -> None:
     """Tunnels, WireGuard, the doctor's probe, and every port of the shipped Pods."""
     table = PAGE.split("## Ports")[1].split("Nothing else is needed")[0]
     told = {(protocol, int(port)) for protocol, port in re.findall(r"(UDP|TCP) (\d+)", table)}
-    there = {("UDP", port) for port in (*DEFAULT_PORTS.values(), default(Config, "wireguard_port"), probe._PORT)}
+    expected = {
+        ("UDP", port) for port in (*DEFAULT_PORTS.values(), default(Config, "wireguard_port"), probe._PORT)
+    }
     pods = [container_ports(manifest) for manifest in ("agent", "member", "leader")]
-    there |= {("TCP", port) for ports in pods for port in ports.values()}
-    assert told == there
+    expected |= {("TCP", port) for ports in pods for port in ports.values()}
+    assert told == expected
     assert container_ports("member")["webhook"] == default(ControllerSettings, "webhook_port")
     assert f"UDP {BFD_PORT}, the usual one, stays closed" in PAGE

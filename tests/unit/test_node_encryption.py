@@ -31,8 +31,8 @@ from mcagent.model.parsing.node_key import NODE_KEY_ANNOTATION, node_key_text
 from mcagent.model.parsing.parse import parse_object
 from mcagent.model.problem import Severity
 from mcagent.observe.wireguard import WireGuardReport, encryption_of
-from tests.unit.core_inputs import HOME, addresses, config, gateway, networks, node, resources, snapshot
 from tests.unit.test_encryption import EAST, key
+from tests.worlds.core_inputs import HOME, addresses, config, gateway, networks, node, resources, snapshot
 
 # The keys of g1, g2 and w1 of cluster "home".
 KEYS = {"g1": key(1), "g2": key(2), "w1": key(3)}
@@ -52,7 +52,7 @@ def keyed(keys: Mapping[str, str | WireGuardInfo] = KEYS, home: tuple[ApiObject,
         value = keys.get(name)
         return WireGuardInfo(public_key=value, port=51821) if isinstance(value, str) else value
 
-    return [replace(one, wireguard=info(one.meta.name)) if isinstance(one, Node) else one for one in home]
+    return [replace(obj, wireguard=info(obj.meta.name)) if isinstance(obj, Node) else obj for obj in home]
 
 
 def facts(on: str, **values: object) -> Facts:
@@ -69,8 +69,8 @@ def compiled(
     **values: object,
 ) -> Compiled:
     """Compile a Node with these objects, by default all of "home" with their keys."""
-    every = objects or tuple(keyed())
-    return compile_desired(snapshot(*every), seen or facts(on), settings(on, mode, **values))
+    all_objects = objects or tuple(keyed())
+    return compile_desired(snapshot(*all_objects), seen or facts(on), settings(on, mode, **values))
 
 
 def tunnels(result: Compiled) -> dict[str, TunnelPort]:
@@ -87,7 +87,10 @@ def closed(result: Compiled, address: Address) -> bool:
     """Tell whether unencrypted tunnel packets to and from an address are dropped."""
     sets = [r for r in resources(result) if isinstance(r, NftSet) and r.name == "mct_encrypted"]
     return any(
-        address in network for one in sets for network in one.elements if network.version == address.version
+        address in network
+        for nft_set in sets
+        for network in nft_set.elements
+        if network.version == address.version
     )
 
 
@@ -172,6 +175,7 @@ def test_the_mtu_leaves_room_on_every_node(on: str, mode: NodeTrafficEncryption)
 # --- Nodes without a key
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("on", KEYS)
 @given(st.sets(st.sampled_from(sorted(KEYS))), st.sampled_from([PREFERRED, REQUIRED]))
 def test_no_packet_leaves_or_enters_unencrypted(on: str, with_key: set[str], mode: NodeTrafficEncryption) -> None:
@@ -203,9 +207,9 @@ def test_no_packet_leaves_or_enters_unencrypted(on: str, with_key: set[str], mod
 
 def test_a_node_without_a_key_is_reported() -> None:
     """With `preferred` as a warning, since it is reached; with `required` as an error."""
-    some = keyed({"g1": KEYS["g1"], "w1": KEYS["w1"]})
+    nodes = keyed({"g1": KEYS["g1"], "w1": KEYS["w1"]})
     for mode, severity in ((PREFERRED, Severity.WARNING), (REQUIRED, Severity.ERROR)):
-        (problem,) = compiled("w1", *some, mode=mode).desired.problems
+        (problem,) = compiled("w1", *nodes, mode=mode).desired.problems
         assert (problem.subject, problem.reason, problem.severity) == ("Node g2", "NotEncrypted", severity)
         assert problem.path == "metadata.annotations.mcagent.io/wireguard"
 

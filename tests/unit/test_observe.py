@@ -35,7 +35,7 @@ from mcagent.observe.metrics.policies import MOST_RULES, policy_metrics
 from mcagent.observe.pages import Identity, checks, make_pages
 from mcagent.observe.report import Report
 from mcagent.observe.systemd import Notifier
-from tests.unit.agentworld import World, gateway
+from tests.worlds.agentworld import World, gateway
 
 TUNNEL = TunnelPort(
     bridge="br-mc",
@@ -113,9 +113,9 @@ class Agent:
 @pytest.fixture(scope="module")
 def served() -> Iterator[Agent]:
     """An agent's pages on a free port."""
-    made = Agent()
-    yield made
-    made.server.close()
+    agent = Agent()
+    yield agent
+    agent.server.close()
 
 
 @pytest.fixture
@@ -187,13 +187,13 @@ def test_status_is_json_with_tunnels_and_problems(agent: Agent) -> None:
 
 def test_what_nft_dropped_is_in_the_status_and_shown_if_there_is_any(agent: Agent) -> None:
     """Zeros are for programs; people see what happened."""
-    found = json.loads(get(agent.port, "/status")[2])
-    assert found["nftDrops"] == {"to-tunnel": 7, "forged-tunnel": 0}
-    found["encryption"] = {"mode": "none"}
-    shown = text(from_json(Status, found, "the agent"))
+    document = json.loads(get(agent.port, "/status")[2])
+    assert document["nftDrops"] == {"to-tunnel": 7, "forged-tunnel": 0}
+    document["encryption"] = {"mode": "none"}
+    shown = text(from_json(Status, document, "the agent"))
     assert re.search(r"^  to-tunnel +7$", shown, re.MULTILINE)
     assert "forged-tunnel" not in shown
-    assert "dropped by nft" not in text(from_json(Status, {**found, "nftDrops": {"to-tunnel": 0}}, "the agent"))
+    assert "dropped by nft" not in text(from_json(Status, {**document, "nftDrops": {"to-tunnel": 0}}, "the agent"))
 
 
 def test_gateways_that_know_other_endpoints_can_be_told_apart(agent: Agent) -> None:
@@ -224,9 +224,9 @@ def test_gateways_that_know_other_endpoints_can_be_told_apart(agent: Agent) -> N
     assert 'mcagent_exported_endpoints{export="shop/web"} 4.0' in metrics
     assert "Services: 1, endpoints: 4, hash: " in exports_line
     assert shown("10.1.0.1", "10.1.0.2", nodes=("a", "c")) == (metrics, exports_line)
-    others = [shown("10.1.0.1"), shown("10.1.0.1", "10.1.0.3"), shown()]
-    assert len({exports_line, *(text for _, text in others)}) == 4
-    hashes = {line for found, _ in others for line in found if "_hash{" in line}
+    gateways = [shown("10.1.0.1"), shown("10.1.0.1", "10.1.0.3"), shown()]
+    assert len({exports_line, *(text for _, text in gateways)}) == 4
+    hashes = {line for entry_texts, _ in gateways for line in entry_texts if "_hash{" in line}
     assert len(hashes | {line for line in metrics if "_hash{" in line}) == 4
     assert shown("10.1.0.1", role=NodeRole.WORKER) == (set(), "")
 
@@ -379,7 +379,7 @@ def test_json_logs_of_the_agent_carry_the_object_of_each_problem(caplog: pytest.
         world.wait(world.settled)
     finally:
         world.stop()
-    lines = [json.loads(JsonFormatter().format(one)) for one in caplog.records]
+    lines = [json.loads(JsonFormatter().format(record)) for record in caplog.records]
     named = [line["object"] for line in lines if line.get("reason") and line["level"] == "warning"]
     assert {"kind": "Gateway", "namespace": "kube-system", "name": "b2"} in named
 

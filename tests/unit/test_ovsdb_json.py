@@ -29,9 +29,9 @@ def test_messages_cut_anywhere_are_read_back(messages: list[dict[str, object]], 
         position, turn = position + size, turn + 1
     found, parser = [], StreamParser()
     for part in parts:
-        rest = part
-        while rest:
-            rest = rest[parser.feed(rest) :]
+        remaining = part
+        while remaining:
+            remaining = remaining[parser.feed(remaining) :]
             if parser.is_done():
                 found.append(parser.finish())
                 parser = StreamParser()

@@ -11,7 +11,7 @@ from mcagent.core.fragments.own_endpoints import CHAIN
 from mcagent.model.dataplane.facts import Facts
 from mcagent.model.dataplane.resources import FlowEntry, NftChain
 from mcagent.model.objects import ApiObject, Kind
-from tests.unit.core_inputs import (
+from tests.worlds.core_inputs import (
     HOME,
     cluster,
     config,

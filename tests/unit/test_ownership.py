@@ -27,11 +27,11 @@ def share(a: AddressClaim, b: AddressClaim) -> bool:
 
 def naively_lost(claims: list[AddressClaim]) -> set[AddressClaim]:
     """Return the losers: the rule as one says it, at quadratic cost."""
-    kept: list[AddressClaim] = []
-    for one in sorted(set(claims), key=lambda c: (c.rank, c.owner, c.range, c.gateway)):
-        if not any(other.owner != one.owner and share(one, other) for other in kept):
-            kept.append(one)
-    return set(claims) - set(kept)
+    claims_kept: list[AddressClaim] = []
+    for claim in sorted(set(claims), key=lambda c: (c.rank, c.owner, c.range, c.gateway)):
+        if not any(other.owner != claim.owner and share(claim, other) for other in claims_kept):
+            claims_kept.append(claim)
+    return set(claims) - set(claims_kept)
 
 
 @st.composite

@@ -34,9 +34,9 @@ end
 
 def test_steps_are_found_in_order() -> None:
     """Files to save and commands with their places; a command may go on in the next line."""
-    found = list(steps(PAGE + "```console\n(east-gw1)$ ip link\n```\n"))
-    assert [type(one) for one in found] == [File, Command, Command, Command, Command]
-    assert found[-1] == Command(where="east-gw1", text="ip link", output=())
+    all_steps = list(steps(PAGE + "```console\n(east-gw1)$ ip link\n```\n"))
+    assert [type(step) for step in all_steps] == [File, Command, Command, Command, Command]
+    assert all_steps[-1] == Command(where="east-gw1", text="ip link", output=())
 
 
 def test_a_page_is_run_and_compared(tmp_path: Path) -> None:

@@ -546,11 +546,11 @@ def check_total(raw: object, kind: Kind | None) -> None:
     try:
         parsed = parse_object(raw, kind)
     except InputError as error:
-        told = [str(error)]
+        problems = [str(error)]
     else:
         assert parsed.value is None or parsed.value.meta == parsed.meta
-        told = [str(problem) for problem in parsed.problems]
-    for text in told:
+        problems = [str(problem) for problem in parsed.problems]
+    for text in problems:
         assert text.isprintable()
         assert len(text) < 600
 

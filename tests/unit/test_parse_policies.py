@@ -24,7 +24,7 @@ from mcagent.model.policies import (
     Verdict,
 )
 from mcagent.model.problem import Problem
-from tests.policy_manifests import Manifest, manifest
+from tests.worlds.policy_manifests import Manifest, manifest
 
 ANY = "ClusterSet"
 SELF: Manifest = {"podSelector": {}, "scope": ANY}

@@ -56,10 +56,10 @@ World = dict[tuple[Backend, ResourceKey], Resource]
 
 def contents(world: World) -> dict[Backend, dict[ResourceKey, Resource]]:
     """Return the world as backends report it."""
-    found: dict[Backend, dict[ResourceKey, Resource]] = {backend: {} for backend in Backend}
+    resources: dict[Backend, dict[ResourceKey, Resource]] = {backend: {} for backend in Backend}
     for (backend, key), resource in world.items():
-        found[backend][key] = resource
-    return found
+        resources[backend][key] = resource
+    return resources
 
 
 def desired_of(world: World) -> Desired:
@@ -74,8 +74,8 @@ def test_no_tunnel_is_used_before_the_flows_are_there(before: World, after: Worl
     And the end is the same as without that.
     """
     blank = (Backend.OPENFLOW, FLOW.key) not in before
-    found = contents(before)
-    plan = flows_first(diff(found, desired_of(after)), found[Backend.OVSDB].values(), blank=blank)
+    resources = contents(before)
+    plan = flows_first(diff(resources, desired_of(after)), resources[Backend.OVSDB].values(), blank=blank)
     world, opened = dict(before), False
     for stage in plan.stages:
         opened = opened or stage.kind in (StageKind.TUNNELS_IN_USE, StageKind.FIRST_TUNNELS)
@@ -90,9 +90,9 @@ def test_no_tunnel_is_used_before_the_flows_are_there(before: World, after: Worl
             if isinstance(step.new, TunnelPort) and not opened and not in_use:
                 assert path_down(step.new) == step.new
         if blank and stage.kind is StageKind.FLOWS:
-            ports = [one for one in world.values() if isinstance(one, TunnelPort)]
-            wanted = {one.key for one in after.values() if isinstance(one, TunnelPort)}
-            assert all(path_down(one) == one for one in ports if one.key in wanted)
+            ports = [port for port in world.values() if isinstance(port, TunnelPort)]
+            expected = {port.key for port in after.values() if isinstance(port, TunnelPort)}
+            assert all(path_down(port) == port for port in ports if port.key in expected)
     assert world == after
     late = [step for stage in plan.stages if stage.kind is StageKind.TUNNELS_IN_USE for step in stage.steps]
     assert all(map(takes_into_use, late))
@@ -103,13 +103,13 @@ def test_an_empty_bridge_gets_its_tunnels_when_all_else_is_there() -> None:
     bridge = Bridge(name="br-mc", datapath=DatapathType.NETDEV)
     chain = NftChain(table="t", name="c", type="nat", hook="postrouting", priority=99, rules=())
     route = Route(table=1, destination=ip_network("10.1.0.0/16"), via=ip_address("192.0.2.9"))
-    wanted = Desired(fragments={"u": Fragment(owner="u", resources=(bridge, tunnel(1), FLOW, route, chain))})
+    desired = Desired(fragments={"u": Fragment(owner="u", resources=(bridge, tunnel(1), FLOW, route, chain))})
     worlds: tuple[dict[ResourceKey, Resource], ...] = ({}, {bridge.key: bridge})
-    for found in worlds:
-        plan = flows_first(diff({Backend.OVSDB: found}, wanted), found.values(), blank=True)
+    for world in worlds:
+        plan = flows_first(diff({Backend.OVSDB: world}, desired), world.values(), blank=True)
         order = [[[stage.kind for stage in lane] for lane in turn] for turn in turns(plan)]
         assert order == [
-            *([] if found else [[[StageKind.TUNNELS]]]),
+            *([] if world else [[[StageKind.TUNNELS]]]),
             [[StageKind.FLOWS], [StageKind.NFT]],
             [[StageKind.ROUTES]],
             [[StageKind.FIRST_TUNNELS]],
@@ -121,8 +121,10 @@ def test_an_empty_bridge_gets_its_tunnels_when_all_else_is_there() -> None:
 def test_nothing_is_done_where_all_is_right(world: World) -> None:
     """An agent that starts and finds its flows there touches no tunnel."""
     world[Backend.OPENFLOW, FLOW.key] = FLOW
-    found = contents(world)
-    assert flows_first(diff(found, desired_of(world)), found[Backend.OVSDB].values(), blank=False) == Plan()
+    resources = contents(world)
+    assert (
+        flows_first(diff(resources, desired_of(world)), resources[Backend.OVSDB].values(), blank=False) == Plan()
+    )
 
 
 def test_a_bridge_that_lost_its_flows_says_so_by_every_tunnel() -> None:

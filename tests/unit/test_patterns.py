@@ -61,6 +61,7 @@ def _compound(parts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 PATTERNS = st.recursive(st.sampled_from(("a", "b", "[ab]", ".", "[^a]", "x", "$")), _compound, max_leaves=8)
 
 
+@pytest.mark.costly
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(PATTERNS, st.booleans())
 def test_a_pattern_without_a_fault_is_linear(pattern: str, searching: bool) -> None:

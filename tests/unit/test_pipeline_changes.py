@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from flows.fields import IP_TCP, PORT_CONTROLLER
 from flows.simulator import Network
-from tests.conversations import calls, exchange, to_service
 from tests.properties import costly
-from tests.topologies import World, worlds
+from tests.worlds.conversations import calls, exchange, to_service
+from tests.worlds.topologies import World, worlds
 
 SEEDS = st.integers(0, 2**32)
 
@@ -34,18 +34,19 @@ def test_removing_a_gateway_keeps_connections(world: World, seed: int) -> None:
             if len(cluster.gateways) < 2 or not world.nodes[gone].gateway:
                 continue
             moved += 1
-            lost = {p.address for p in cluster.pods if p.node == gone}
+            lost_addresses = {p.address for p in cluster.pods if p.node == gone}
             services = (
-                replace(s, endpoints=tuple(e for e in s.endpoints if e[0] not in lost)) for s in cluster.services
+                replace(s, endpoints=tuple(e for e in s.endpoints if e[0] not in lost_addresses))
+                for s in cluster.services
             )
             nodes = tuple(node for node in cluster.nodes if node.name != gone)
             smaller = world.having(replace(cluster, nodes=nodes, services=tuple(services)))
-            asked = call
+            target = call
             if call.service is not None and call.cluster == cluster.name:
-                wanted = (call.address, call.port, call.protocol)
+                server = (call.address, call.port, call.protocol)
                 now = smaller.cluster(call.cluster).services
-                asked = call.to(next(s for s in now if (s.address, s.port, s.protocol) == wanted))
-            during = exchange(smaller, over(smaller, before.network), asked, asked.later)
+                target = call.to(next(s for s in now if (s.address, s.port, s.protocol) == server))
+            during = exchange(smaller, over(smaller, before.network), target, target.later)
             after = exchange(world, over(world, during.network), call, call.later)
             for now_at in (during, after):
                 assert (now_at.node, now_at.seen.dst, now_at.seen.dst_port) == (
@@ -68,24 +69,24 @@ def test_changed_endpoints_leave_connections_alone(world: World, seed: int) -> N
     for call in calls(world, random, 6, wanted=to_service):
         assert call.service is not None
         before = exchange(world, world.network, call, call.packet)
-        taken = next(e for e in call.service.endpoints if e == (before.seen.dst, before.seen.dst_port))
+        endpoint = next(e for e in call.service.endpoints if e == (before.seen.dst, before.seen.dst_port))
         cluster = world.cluster(call.cluster)
         pods = [pod.address for pod in cluster.pods]
-        others = tuple({(random.choice(pods), 80) for _ in range(random.randrange(4))} - {taken})
-        for endpoints in ((taken, *others), others):
+        other_endpoints = tuple({(random.choice(pods), 80) for _ in range(random.randrange(4))} - {endpoint})
+        for endpoints in ((endpoint, *other_endpoints), other_endpoints):
             changed = replace(call.service, endpoints=endpoints)
             services = tuple(changed if s == call.service else s for s in cluster.services)
-            there = world.having(replace(cluster, services=services))
-            if call.protocol == IP_TCP or taken in endpoints:
-                later = exchange(there, over(there, before.network), call, call.later)
-                assert (later.seen.dst, later.seen.dst_port) == taken
+            changed_world = world.having(replace(cluster, services=services))
+            if call.protocol == IP_TCP or endpoint in endpoints:
+                later = exchange(changed_world, over(changed_world, before.network), call, call.later)
+                assert (later.seen.dst, later.seen.dst_port) == endpoint
             else:
-                walk = over(there, before.network).send(call.client.node, call.later)
+                walk = over(changed_world, before.network).send(call.client.node, call.later)
                 assert not walk.deliveries
                 assert [number for _, hop in walk.walks for number, _ in hop.outputs][-1] == PORT_CONTROLLER
             if endpoints:
                 fresh = call.to(changed).on_port(call.client_port ^ 1)
-                exchange(there, over(there, before.network), fresh, fresh.packet)
+                exchange(changed_world, over(changed_world, before.network), fresh, fresh.packet)
 
 
 @costly

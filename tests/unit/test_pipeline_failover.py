@@ -17,9 +17,9 @@ from flows.simulator.packet import ACK, RST, SYN, Packet
 from mcagent.dataplane.conntrack import TrackedConnection, client_probes
 from mcagent.model.net import host_network
 from mcagent.model.node_state import AcceptedCluster, ExportedPort, NodeState
-from tests.conversations import Call, Exchange, calls, exchange, none, one, to_service
 from tests.properties import costly
-from tests.topologies import PLAIN, ZONES, World, from_kernel, mapped, worlds
+from tests.worlds.conversations import Call, Exchange, calls, exchange, none, one, to_service
+from tests.worlds.topologies import PLAIN, ZONES, World, from_kernel, mapped, worlds
 
 SEEDS = st.integers(0, 2**32)
 
@@ -59,13 +59,13 @@ def patterns(world: World, network: Network, call: Call, node: str) -> Iterator[
     gateways = [g.name for g in world.cluster(call.cluster).gateways if g.name != node]
     usable = 0 if world.nodes[node].gateway else 1
     for number in range(len(gateways) - usable + 1):
-        for lost in combinations(gateways, number):
-            yield network.losing(*lost)
-            left = [name for name in gateways if name not in lost]
+        for lost_gateways in combinations(gateways, number):
+            yield network.losing(*lost_gateways)
+            remaining = [name for name in gateways if name not in lost_gateways]
             # To a sibling that lost the other cluster a gateway Node's reply has had its one hop.
-            if usable and len(left) > 1:
-                for gateway in left:
-                    yield without(world, network.losing(*lost), gateway, call.client.cluster)
+            if usable and len(remaining) > 1:
+                for gateway in remaining:
+                    yield without(world, network.losing(*lost_gateways), gateway, call.client.cluster)
 
 
 @costly
@@ -77,18 +77,18 @@ def test_a_server_is_heard_without_the_gateway_that_translated(
     for call in calls(world, Random(seed), 5, wanted=to_service):
         before = exchange(world, world.network.over(datapath), call, call.packet)
         gateways = [g.name for g in world.cluster(call.cluster).gateways]
-        known = exchange(world, before.network, call, call.later).network
+        known_network = exchange(world, before.network, call, call.later).network
         # A Node that missed the first packets learns of the connection when the gateway knows it already.
-        late = exchange(world, known.forgetting(ZONES.arrival, before.node), call, call.later).network
-        for state in (before.network, known, late):
+        late = exchange(world, known_network.forgetting(ZONES.arrival, before.node), call, call.later).network
+        for state in (before.network, known_network, late):
             for network in patterns(world, state.forgetting(ZONES.service, *gateways), call, before.node):
                 for reply in (before.seen.reply(), replace(before.seen.reply(), tcp_flags=ACK)):
-                    home, seen = one(network.send(before.node, from_kernel(reply)))
+                    home, delivery = one(network.send(before.node, from_kernel(reply)))
                     assert home == call.client.node
-                    wanted = call.packet.reply()
+                    expected_reply = call.packet.reply()
                     names = ("src", "src_port", "dst", "dst_port", "proto")
-                    assert [getattr(seen, n) for n in names] == [getattr(wanted, n) for n in names]
-                    assert seen.eth_src == PLAIN
+                    assert [getattr(delivery, n) for n in names] == [getattr(expected_reply, n) for n in names]
+                    assert delivery.eth_src == PLAIN
                 the_same(exchange(world, network, call, call.later), before)
 
 
@@ -103,19 +103,25 @@ def test_a_node_that_lost_its_conntrack_recovers(world: World, seed: int, datapa
     # An echo reply begins nothing.
     for call in calls(world, Random(seed), 5, wanted=lambda call: call.protocol != IP_ICMP):
         before = exchange(world, world.network.over(datapath), call, call.packet)
-        known = exchange(world, before.network, call, call.later).network
-        network = known.forgetting(ZONES.arrival, before.node)
+        known_network = exchange(world, before.network, call, call.later).network
+        network = known_network.forgetting(ZONES.arrival, before.node)
         spoken = network.send(before.node, from_kernel(replace(before.seen.reply(), tcp_flags=ACK)))
         if is_endpoint(world, before):
             none(spoken)
         elif call.service is None:
-            home, seen = one(spoken)
-            assert (home, seen.dst, seen.dst_port) == (call.client.node, call.packet.src, call.packet.src_port)
+            home, delivery = one(spoken)
+            assert (home, delivery.dst, delivery.dst_port) == (
+                call.client.node,
+                call.packet.src,
+                call.packet.src_port,
+            )
         now = exchange(world, spoken.network, call, call.later)
         the_same(now, before)
         again = exchange(world, now.network, call, call.later)
-        home, seen = one(again.network.send(before.node, from_kernel(replace(before.seen.reply(), tcp_flags=ACK))))
-        assert (home, seen.src, seen.src_port) == (call.client.node, call.address, call.packet.dst_port)
+        home, delivery = one(
+            again.network.send(before.node, from_kernel(replace(before.seen.reply(), tcp_flags=ACK)))
+        )
+        assert (home, delivery.src, delivery.src_port) == (call.client.node, call.address, call.packet.dst_port)
 
 
 @costly
@@ -166,35 +172,37 @@ def test_a_client_that_only_receives_is_asked_how_it_came(world: World, seed: in
     answered = 0
     for call in straight_too(world, calls(world, Random(seed), 8, wanted=to_service)):
         before = exchange(world, world.network.over(datapath), call, call.packet)
-        kept = world.keeps_source(call.client, call.cluster)
-        if not is_endpoint(world, before) or (not kept and datapath is Datapath.USERSPACE):
+        keeps_source = world.keeps_source(call.client, call.cluster)
+        if not is_endpoint(world, before) or (not keeps_source and datapath is Datapath.USERSPACE):
             continue
         answered += 1
-        known = exchange(world, before.network, call, call.later).network
+        known_network = exchange(world, before.network, call, call.later).network
         reply = from_kernel(replace(before.seen.reply(), tcp_flags=ACK))
-        asked = known.forgetting(ZONES.arrival, before.node).send(before.node, reply)
+        asked = known_network.forgetting(ZONES.arrival, before.node).send(before.node, reply)
         none(asked)
         network = asked.network
         for question in questions_to(world, before):
             packet_walk = network.send(before.node, question)
             network = packet_walk.network
-            for home, seen in packet_walk.deliveries:
+            for home, delivery in packet_walk.deliveries:
                 assert home == call.client.node
-                mine = (seen.src, seen.src_port) == (call.address, call.port)
+                mine = (delivery.src, delivery.src_port) == (call.address, call.port)
                 if mine:
                     network = network.send(home, call.later).network
                     continue
                 # Linux repeats the type of service of what it refuses.
-                refusal = replace(call.later, dst=seen.src, dst_port=seen.src_port, tcp_flags=RST, tos=seen.tos)
+                refusal = replace(
+                    call.later, dst=delivery.src, dst_port=delivery.src_port, tcp_flags=RST, tos=delivery.tos
+                )
                 none(network.send(home, refusal))
-        home, seen = one(network.send(before.node, reply))
-        assert (home, seen.src, seen.src_port) == (call.client.node, call.address, call.port)
+        home, delivery = one(network.send(before.node, reply))
+        assert (home, delivery.src, delivery.src_port) == (call.client.node, call.address, call.port)
     assume(answered)
 
 
-def straight_too(world: World, found: list[Call]) -> Iterator[Call]:
+def straight_too(world: World, calls: list[Call]) -> Iterator[Call]:
     """Yield calls of Services, and for each one of the same client straight to each of the endpoints behind it."""
-    for call in found:
+    for call in calls:
         if call.service is not None:
             yield call
             for pod in world.pods:
@@ -214,7 +222,7 @@ def questions_to(world: World, met: Exchange) -> Iterator[Packet]:
     connection = TrackedConnection(int(client), met.seen.src_port, int(server), met.seen.dst_port)
     ids = {str(n): n for n, s in enumerate(services, 1) if s.protocol == IP_TCP and endpoint in s.endpoints}
     gateways = {mapped(g.address): g.address for cluster in world.clusters for g in cluster.gateways}
-    pairs = tuple((source, seen) for seen, source in gateways.items())
+    pairs = tuple((source, gateway) for gateway, source in gateways.items())
     remote_cluster = AcceptedCluster(
         cluster_id="there",
         cidrs=(host_network(client),),
@@ -253,9 +261,9 @@ def test_new_connections_avoid_endpoints_on_dead_nodes(world: World, seed: int, 
             n.name for n in serving.nodes for a, _ in call.service.endpoints if any(a in x for x in n.networks)
         }
         kept = {random.choice(sorted(hosts)), random.choice(serving.gateways).name}
-        lost = [n.name for n in serving.nodes if n.name not in kept and random.random() < 0.6]
-        met = exchange(world, world.network.over(datapath).losing(*lost), call, call.packet)
-        assert met.node not in lost
+        names = [n.name for n in serving.nodes if n.name not in kept and random.random() < 0.6]
+        met = exchange(world, world.network.over(datapath).losing(*names), call, call.packet)
+        assert met.node not in names
 
 
 @costly
@@ -285,16 +293,16 @@ def test_hidden_clients_are_passed_on_as_well(world: World, seed: int) -> None:
     """A gateway that lost a remote cluster need not take the replies: the sibling that SNATed sends them home."""
 
     def wanted(call: Call) -> bool:
-        several = len(world.cluster(call.client.cluster).gateways) > 1
-        return several and not world.keeps_source(call.client, call.cluster)
+        has_several = len(world.cluster(call.client.cluster).gateways) > 1
+        return has_several and not world.keeps_source(call.client, call.cluster)
 
     for call in calls(world, Random(seed), 8, wanted=wanted):
         gateways = {g.name for g in world.cluster(call.client.cluster).gateways}
         before = exchange(world, world.network, call, call.packet)
-        lost = next(name for name in before.there.path if name in gateways)
-        opened = exchange(world, without(world, world.network, lost, call.cluster), call, call.packet)
-        if call.client.node != lost:
-            assert lost not in opened.back.path
+        lost_gateway = next(name for name in before.there.path if name in gateways)
+        opened = exchange(world, without(world, world.network, lost_gateway, call.cluster), call, call.packet)
+        if call.client.node != lost_gateway:
+            assert lost_gateway not in opened.back.path
 
 
 @costly
@@ -312,10 +320,10 @@ def test_no_loops_whatever_is_dead(world: World, seed: int, percent: int) -> Non
     for call in calls(world, random, 10):
         now = network
         for packet in (call.packet, call.later):
-            there = now.send(call.client.node, packet)
-            packet_walks = [there]
-            for node, seen in there.deliveries:
-                packet_walks.append(there.network.send(node, from_kernel(seen.reply())))
+            walk = now.send(call.client.node, packet)
+            packet_walks = [walk]
+            for node, delivery in walk.deliveries:
+                packet_walks.append(walk.network.send(node, from_kernel(delivery.reply())))
             for packet_walk in packet_walks:
                 assert not packet_walk.problems, packet_walk
                 assert len(packet_walk.deliveries) <= 1, packet_walk
@@ -327,7 +335,7 @@ def test_no_loops_whatever_is_dead(world: World, seed: int, percent: int) -> Non
                     assert len(passed) <= 2, packet_walk
                     assert packet_walk.path[0] not in passed, packet_walk
                     if begins and packet_walk.path[0] in gateways:
-                        assert len(passed) <= 1 or packet_walk is not there, packet_walk
+                        assert len(passed) <= 1 or packet_walk is not walk, packet_walk
                 assert len(packet_walk.path) <= 6, packet_walk
             now = packet_walks[-1].network
 
@@ -338,11 +346,11 @@ def test_hidden_clients_find_a_way_after_a_loss(world: World, seed: int) -> None
     """A client that hides behind a gateway opens new connections by another when its own is lost."""
 
     def wanted(call: Call) -> bool:
-        several = len(world.cluster(call.client.cluster).gateways) > 1
-        return several and not world.keeps_source(call.client, call.cluster)
+        has_several = len(world.cluster(call.client.cluster).gateways) > 1
+        return has_several and not world.keeps_source(call.client, call.cluster)
 
     for call in calls(world, Random(seed), 6, wanted=wanted):
-        for lost in (g.name for g in world.cluster(call.client.cluster).gateways):
-            if lost != call.client.node:
-                opened = exchange(world, world.network.losing(lost), call, call.packet)
-                assert lost not in opened.there.path
+        for lost_gateway in (g.name for g in world.cluster(call.client.cluster).gateways):
+            if lost_gateway != call.client.node:
+                opened = exchange(world, world.network.losing(lost_gateway), call, call.packet)
+                assert lost_gateway not in opened.there.path

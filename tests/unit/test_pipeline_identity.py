@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.pipeline.registers import IDENTITY_UNKNOWN
-from tests.conversations import calls, exchange, one, to_service
 from tests.properties import costly
-from tests.topologies import PLAIN, World, worlds
+from tests.worlds.conversations import calls, exchange, one, to_service
+from tests.worlds.topologies import PLAIN, World, worlds
 
 SEEDS = st.integers(0, 2**32)
 
@@ -23,8 +23,8 @@ def test_the_servers_node_knows_whose_pod_asks(world: World, seed: int) -> None:
     random = Random(seed)
     world = replace(world, identities=True)
     for call in calls(world, random, 6):
-        there = exchange(world, world.network, call, call.packet)
-        assert there.seen.tun_id == world.identity(call.client)
+        walk = exchange(world, world.network, call, call.packet)
+        assert walk.seen.tun_id == world.identity(call.client)
         gateways = [g.name for g in world.cluster(call.client.cluster).gateways if g.name != call.client.node]
         if len(gateways) > 1:
             fewer = world.network.losing(random.choice(gateways))
@@ -41,13 +41,13 @@ def test_a_cluster_is_believed_its_own_numbers_only(world: World, seed: int) -> 
         receiver = random.choice(world.cluster(call.cluster).gateways)
         sender = random.choice(world.cluster(call.client.cluster).gateways)
         own = world.identity(call.client)
-        others = {world.identity(pod) for pod in world.pods if pod.cluster != call.client.cluster}
-        for number in (own, random.choice(sorted(others)), 0, 5, IDENTITY_UNKNOWN):
+        other_identities = {world.identity(pod) for pod in world.pods if pod.cluster != call.client.cluster}
+        for number in (own, random.choice(sorted(other_identities)), 0, 5, IDENTITY_UNKNOWN):
             packet = replace(
                 call.packet, in_port=world.ports[receiver.name, sender.name], tun_id=number, eth_dst=PLAIN
             )
-            _, seen = one(world.network.send(receiver.name, packet))
-            assert seen.tun_id == (own if number == own else IDENTITY_UNKNOWN)
+            _, delivery = one(world.network.send(receiver.name, packet))
+            assert delivery.tun_id == (own if number == own else IDENTITY_UNKNOWN)
 
 
 @costly

@@ -6,6 +6,7 @@ from dataclasses import replace
 from ipaddress import IPv4Address
 from random import Random
 
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -13,9 +14,9 @@ from flows.fields import ETH_ARP, IP_ICMP, IP_TCP, IP_UDP
 from flows.simulator import Packet
 from flows.simulator.conntrack import Datapath
 from flows.simulator.packet import ACK, ECHO_REQUEST, SYN, UNREACHABLE
-from tests.conversations import Call, calls, exchange, none, one, to_service
 from tests.properties import costly
-from tests.topologies import (
+from tests.worlds.conversations import Call, calls, exchange, none, one, to_service
+from tests.worlds.topologies import (
     ASK,
     ASK_ALL,
     HERE,
@@ -59,26 +60,26 @@ def may_pass(world: World, node: Node, peer: Node | None, packet: Packet) -> boo
 
     Says it from the topology alone, without a look at the pipeline.
     """
-    here = world.cluster(node.cluster)
+    own_cluster = world.cluster(node.cluster)
     src, dst = packet.src, packet.dst
     if packet.eth_dst != PLAIN and peer is None:
         return False
     assert isinstance(src, IPv4Address)
     assert isinstance(dst, IPv4Address)
-    others = [c for c in world.clusters if c is not here]
-    theirs = {c.name: world.accepted(here, c) for c in others}
+    other_clusters = [c for c in world.clusters if c is not own_cluster]
+    networks_of = {c.name: world.accepted(own_cluster, c) for c in other_clusters}
 
     def belongs(cluster: Cluster) -> bool:
         gateways = [g.address for g in cluster.gateways]
-        return src in gateways or any(src in net for net in theirs[cluster.name])
+        return src in gateways or any(src in net for net in networks_of[cluster.name])
 
     def leaves() -> bool:
         if peer is None or not peer.gateway:
             mine = any(src in net for net in (peer or node).networks)
         else:  # a sibling may relay what is its own, its workers' or came out of its Service translation
-            mine = local(here, src) or src in here.service_cidr
-        for there in others:
-            if any(dst in net for net in theirs[there.name]):
+            mine = local(own_cluster, src) or src in own_cluster.service_cidr
+        for there in other_clusters:
+            if any(dst in net for net in networks_of[there.name]):
                 arrives = serves(world, there, packet) or (there.publishes and dst in there.pod_cidr)
                 return mine and arrives
         return False
@@ -91,15 +92,17 @@ def may_pass(world: World, node: Node, peer: Node | None, packet: Packet) -> boo
         and (node.gateway or packet.eth_dst in QUESTIONS)
     ):
         # Only a Node that has the connection gets the packet; nobody else hears of it.
-        return packet.eth_dst == HERE and any(belongs(c) for c in others) and is_endpoint(here, packet)
+        return (
+            packet.eth_dst == HERE and any(belongs(c) for c in other_clusters) and is_endpoint(own_cluster, packet)
+        )
     if peer.cluster != node.cluster:
-        published = here.publishes and dst in here.pod_cidr and local(here, dst)
-        return belongs(world.cluster(peer.cluster)) and (published or serves(world, here, packet))
+        published = own_cluster.publishes and dst in own_cluster.pod_cidr and local(own_cluster, dst)
+        return belongs(world.cluster(peer.cluster)) and (published or serves(world, own_cluster, packet))
     if not node.gateway:
-        return any(belongs(c) for c in others) and any(dst in net for net in node.networks)
+        return any(belongs(c) for c in other_clusters) and any(dst in net for net in node.networks)
     if leaves():
         return True
-    return peer.gateway and any(belongs(c) for c in others) and local(here, dst)
+    return peer.gateway and any(belongs(c) for c in other_clusters) and local(own_cluster, dst)
 
 
 QUESTIONS = (ASK, ASK_ALL)
@@ -111,14 +114,14 @@ def strange(draw: st.DrawFn, world: World, node: Node, *, begins: bool = False) 
     """Draw a packet of addresses that mean something somewhere. `begins`: it may open a connection."""
     peers = [number for (name, _), number in world.ports.items() if name == node.name]
     pods = [pod.address for pod in world.pods]
-    known = [*pods, *(s.address for s in world.services), *OUTSIDERS]
-    known += [c.service_cidr.network_address + 200 for c in world.clusters]
+    addresses = [*pods, *(s.address for s in world.services), *OUTSIDERS]
+    addresses += [c.service_cidr.network_address + 200 for c in world.clusters]
     proto = draw(st.sampled_from((IP_TCP, IP_TCP, IP_UDP, IP_ICMP)))
     flags = (SYN, ACK) if begins else (SYN, ACK, SYN | ACK)
     return Packet(
         in_port=draw(st.sampled_from([1, *peers])),
         src=draw(st.sampled_from([*pods, *OUTSIDERS])),
-        dst=draw(st.sampled_from(known)),
+        dst=draw(st.sampled_from(addresses)),
         proto=proto,
         src_port=draw(st.integers(1, 65535)),
         dst_port=0 if proto == IP_ICMP else draw(st.sampled_from((443, 444, 445, 80, 8080, 22))),
@@ -142,13 +145,14 @@ def judge(world: World, node: Node, packet: Packet) -> bool:
     packet_walk = world.network.send(node.name, packet)
     assert not packet_walk.problems, packet_walk
     assert len(packet_walk.deliveries) <= 1, packet_walk
-    for where, seen in packet_walk.deliveries:
+    for where, delivery in packet_walk.deliveries:
         assert may_pass(world, node, world.peer(node, packet.in_port), packet), packet_walk
-        assert any(seen.dst in net for net in world.nodes[where].networks), packet_walk
-        assert seen.eth_dst == HOST_MAC, packet_walk
+        assert any(delivery.dst in net for net in world.nodes[where].networks), packet_walk
+        assert delivery.eth_dst == HOST_MAC, packet_walk
     return bool(packet_walk.deliveries)
 
 
+@pytest.mark.costly
 @given(junk())
 def test_nothing_else_is_forwarded(drawn: tuple[World, Node, Packet]) -> None:
     """A packet without a connection gets to a kernel at most once, and only if the topology allows it."""
@@ -160,22 +164,22 @@ def test_nothing_else_is_forwarded(drawn: tuple[World, Node, Packet]) -> None:
 def test_near_misses_are_not_forwarded(world: World, seed: int) -> None:
     """A packet on its way in which one thing is changed passes only if the topology allows the changed one."""
     random = Random(seed)
-    known = [*(p.address for p in world.pods), *(s.address for s in world.services), *OUTSIDERS]
+    addresses = [*(p.address for p in world.pods), *(s.address for s in world.services), *OUTSIDERS]
     for call in calls(world, random, 6):
         for name, walk in world.network.send(call.client.node, call.packet).walks:
             ports = [1, *(number for (a, _), number in world.ports.items() if a == name)]
             right = walk.packet
             assert right.dst is not None
-            near = [a for a in known if int(a) >> 16 == int(right.dst) >> 16] or known
+            near = [a for a in addresses if int(a) >> 16 == int(right.dst) >> 16] or addresses
             for wrong in (
-                replace(right, src=random.choice(known)),
+                replace(right, src=random.choice(addresses)),
                 replace(right, src=random.choice(world.cluster(random.choice(world.clusters).name).pods).address),
                 replace(right, dst=random.choice(near)),
                 replace(right, dst=random.choice(world.cluster(call.cluster).pods).address),
                 replace(right, dst_port=right.dst_port + random.choice((-1, 1, 2))),
                 replace(right, proto=random.choice((IP_TCP, IP_UDP)), icmp_type=0, dst_port=call.port or 443),
                 replace(right, in_port=random.choice(ports)),
-                replace(right, in_port=random.choice(ports), src=random.choice(known)),
+                replace(right, in_port=random.choice(ports), src=random.choice(addresses)),
                 replace(right, eth_dst=random.choice((TRANSLATED, REPLY, "02:00:00:00:00:99"))),
             ):
                 judge(world, world.nodes[name], wrong)
@@ -186,10 +190,10 @@ def test_near_misses_are_not_forwarded(world: World, seed: int) -> None:
 def test_only_ip_by_known_ports(world: World, seed: int) -> None:
     """The packets of an allowed call pass by no other port, and nothing that is not IP passes at all."""
     for call in calls(world, Random(seed), 4):
-        node, used = call.client.node, {n for (a, _), n in world.ports.items() if a == call.client.node}
-        for port in (max(used) + 1, 65535):
+        node, own_ports = call.client.node, {n for (a, _), n in world.ports.items() if a == call.client.node}
+        for port in (max(own_ports) + 1, 65535):
             none(world.network.send(node, replace(call.packet, in_port=port)))
-        for port in {1, *used}:
+        for port in {1, *own_ports}:
             arp = Packet(in_port=port, eth_type=ETH_ARP, eth_dst=PLAIN)
             none(world.network.send(node, arp))
             none(world.network.send(node, replace(arp, eth_dst="ff:ff:ff:ff:ff:ff")))
@@ -232,9 +236,9 @@ def test_replies_never_leave_raw(world: World, seed: int) -> None:
         if call.service is not None:
             # The Node of an endpoint remembers in its own zone; a gateway forgets only what it translated.
             packet_walk = talked.network.forgetting(ZONES.service, *serving).send(talked.node, answer)
-            home, seen = one(packet_walk)
-            wanted = (call.client.node, call.address, call.port)
-            assert (home, seen.src, seen.src_port) == wanted, packet_walk
+            home, delivery = one(packet_walk)
+            expected = (call.client.node, call.address, call.port)
+            assert (home, delivery.src, delivery.src_port) == expected, packet_walk
         if not world.keeps_source(call.client, call.cluster):
             none(talked.network.forgetting(ZONES.snat, *calling).send(talked.node, answer))
 
@@ -267,8 +271,10 @@ def test_only_an_endpoints_reply_is_translated_without_state(world: World, seed:
             none(network.send(name, replace(right, proto=IP_TCP + IP_UDP - right.proto)))
             none(network.send(name, replace(right, eth_src=HOST_MAC)))
             none(network.send(name, replace(right, eth_src="0a:6d:00:00:00:00")))
-            others = [p.address for p in cluster.pods if (p.address, right.src_port) not in call.service.endpoints]
-            none(network.send(name, replace(right, src=random.choice(others))))
+            other_addresses = [
+                p.address for p in cluster.pods if (p.address, right.src_port) not in call.service.endpoints
+            ]
+            none(network.send(name, replace(right, src=random.choice(other_addresses))))
 
 
 @costly
@@ -292,7 +298,7 @@ def test_errors_about_connections_of_others_are_dropped(world: World, seed: int,
         client, server = call.client.cluster, call.cluster
         for near, far, walk in ((client, server, talked.there), (server, client, talked.back)):
             gateways = [gateway.name for gateway in world.cluster(far).gateways]
-            quoted = next(seen.packet for name, seen in walk.walks if name in gateways)
+            quoted = next(error_walk.packet for name, error_walk in walk.walks if name in gateways)
             for (name, peer), port in world.ports.items():
                 node, sender = world.nodes[name], world.nodes[peer]
                 if node.cluster != near or not node.gateway or sender.cluster == near:

@@ -18,10 +18,10 @@ from flows.simulator import Datapath, Packet, PacketWalk, SimulatedSwitch
 from flows.simulator.packet import ACK, SYN, UNREACHABLE
 from mcagent.core.addresses.underlay import mapped_addresses
 from mcagent.core.fragments import kernel
-from tests import small_topology
-from tests.conversations import Call, calls, exchange
 from tests.properties import costly
-from tests.topologies import HOST_MAC, PLAIN, REPLY, TRANSLATED, World, worlds
+from tests.worlds import small_topology
+from tests.worlds.conversations import Call, calls, exchange
+from tests.worlds.topologies import HOST_MAC, PLAIN, REPLY, TRANSLATED, World, worlds
 
 SEEDS = st.integers(0, 2**32)
 OF_A_POD = Packet(
@@ -73,16 +73,16 @@ def marked(packet: Packet) -> bool:
 
 def forgeries(world: World, packet_walk: PacketWalk) -> list[tuple[str, Packet]]:
     """Return what hostile gateways can make of the packets that they sent, each with the Node that it comes to."""
-    found = []
+    packets = []
     for name, walk in packet_walk.walks:
         peer = world.peer(world.nodes[name], walk.packet.in_port)
         if peer is not None and peer.cluster != world.nodes[name].cluster:
-            found += [
+            packets += [
                 (name, replace(walk.packet, eth_src=source, eth_dst=destination))
                 for source in FORGED
                 for destination in (PLAIN, TRANSLATED, REPLY)
             ]
-    return found
+    return packets
 
 
 @costly
@@ -114,8 +114,8 @@ def test_another_clusters_gateway_cannot_forge_the_mark(world: World, seed: int,
 def judge(call: Call, packet_walk: PacketWalk) -> None:
     """Fail if what a kernel got of a forged request is marked without having been translated."""
     assert not packet_walk.problems, packet_walk
-    for _, seen in packet_walk.deliveries:
-        assert marked(seen) == (seen.dst != call.address), packet_walk
+    for _, delivery in packet_walk.deliveries:
+        assert marked(delivery) == (delivery.dst != call.address), packet_walk
 
 
 @costly
@@ -125,8 +125,8 @@ def test_a_forged_mark_on_a_reply_is_lost(world: World, seed: int) -> None:
     for call in calls(world, Random(seed), 6):
         met = exchange(world, world.network, call, call.packet)
         for name, forged in forgeries(world, met.back):
-            for _, seen in met.network.send(name, forged).deliveries:
-                assert not marked(seen)
+            for _, delivery in met.network.send(name, forged).deliveries:
+                assert not marked(delivery)
 
 
 @costly
@@ -139,8 +139,8 @@ def test_strange_packets_of_other_clusters_are_not_marked(world: World, seed: in
         for name, forged in forgeries(world, met.there):
             pod = random.choice(world.pods)
             packet_walk = world.network.send(name, replace(forged, dst=pod.address))
-            for _, seen in packet_walk.deliveries:
-                assert not marked(seen), packet_walk
+            for _, delivery in packet_walk.deliveries:
+                assert not marked(delivery), packet_walk
 
 
 def metered(packet_walk: PacketWalk) -> list[tuple[str, int]]:

@@ -11,9 +11,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from flows.simulator import Network
-from tests.conversations import Call, Exchange, calls, exchange, one
 from tests.properties import costly
-from tests.topologies import World, from_kernel, worlds
+from tests.worlds.conversations import Call, Exchange, calls, exchange, one
+from tests.worlds.topologies import World, from_kernel, worlds
 
 SEEDS = st.integers(0, 2**32)
 PLAIN = worlds(min_clusters=2, max_clusters=3, plain=True)
@@ -50,11 +50,11 @@ def some(random: Random, ends: Iterable[tuple[str, str]], percent: int) -> froze
 
 def lost_gateways(world: World, random: Random) -> list[str]:
     """Draw gateways of which each cluster keeps one."""
-    lost: list[str] = []
+    gateways_lost: list[str] = []
     for cluster in world.clusters:
         names = gateway_names(world, cluster.name)
-        lost += random.sample(names, random.randrange(len(names)))
-    return lost
+        gateways_lost += random.sample(names, random.randrange(len(names)))
+    return gateways_lost
 
 
 def drawn_order(world: World, random: Random, *, ordered: bool) -> tuple[str, ...]:
@@ -68,24 +68,24 @@ def is_on(call: Call, before: Exchange, names: Iterable[str]) -> bool:
 
 
 def arrive(
-    world: World, network: Network, random: Random, lost: list[str], *, same: bool = True
+    world: World, network: Network, random: Random, gateways_lost: list[str], *, same: bool = True
 ) -> list[tuple[Call, Exchange]]:
     """Fail unless new connections meet an endpoint, the `same` as when all is well, and pass no lost gateway.
 
     Return them with what they were then; those whose client or server is on a lost gateway are left out.
     """
-    found = []
+    walks = []
     for call in calls(world, random, 8, published=True):
         before = exchange(world, world.network, call, call.packet)
-        if is_on(call, before, lost):
+        if is_on(call, before, gateways_lost):
             continue
         now = exchange(world, network, call, call.packet)
-        assert not {*now.there.path, *now.back.path} & set(lost)
+        assert not {*now.there.path, *now.back.path} & set(gateways_lost)
         if same or call.service is None:
             the_same(now, before)
-        found.append((call, before))
-    assume(found)
-    return found
+        walks.append((call, before))
+    assume(walks)
+    return walks
 
 
 @costly
@@ -96,21 +96,21 @@ def test_one_delivery_while_a_way_is_left(world: World, seed: int, held: int, tr
     It arrives once, at the same endpoint as before, its reply is not raw, and no dead gateway is in its path.
     """
     random = Random(seed)
-    lost = lost_gateways(world, random)
+    gateways_lost = lost_gateways(world, random)
     shaken = replace(
         world,
         standby=some(random, world.ports, held),
         # who is dead is known to be: everybody has heard it once
-        trusted=some(random, world.ports.keys() - ends_at(world, lost), trusted),
+        trusted=some(random, world.ports.keys() - ends_at(world, gateways_lost), trusted),
         order=drawn_order(world, random, ordered=ordered),
     )
-    network = shaken.network.losing(*lost)
-    for call, before in arrive(world, network, random, lost):
+    network = shaken.network.losing(*gateways_lost)
+    for call, before in arrive(world, network, random, gateways_lost):
         # the connection that was there before moves, with its state where it is
-        kept = replace(network, connections=before.network.connections)
-        the_same(exchange(world, kept, call, call.later), before)
+        network_with_connections = replace(network, connections=before.network.connections)
+        the_same(exchange(world, network_with_connections, call, call.later), before)
         # a reply that comes first: another gateway takes it, unless it would have to un-translate it
-        packet_walk = kept.send(before.node, from_kernel(before.seen.reply()))
+        packet_walk = network_with_connections.send(before.node, from_kernel(before.seen.reply()))
         assert call.service is not None or packet_walk.deliveries, packet_walk
         for node, packet in [one(packet_walk)] if packet_walk.deliveries else []:
             assert (node, packet.src) == (call.client.node, call.address)
@@ -121,19 +121,19 @@ def test_one_delivery_while_a_way_is_left(world: World, seed: int, held: int, tr
 def test_what_is_in_reserve_is_used_last(world: World, seed: int, percent: int, ordered: bool) -> None:
     """A new connection takes no way on standby while its Node has a live one that is not."""
     random = Random(seed)
-    lost = lost_gateways(world, random)
+    gateways_lost = lost_gateways(world, random)
     order = drawn_order(world, random, ordered=ordered)
     shaken = replace(world, standby=some(random, world.ports, percent), order=order)
-    network = shaken.network.losing(*lost)
+    network = shaken.network.losing(*gateways_lost)
 
     def wanted(call: Call) -> bool:
-        return call.client.node not in lost and not world.nodes[call.client.node].gateway
+        return call.client.node not in gateways_lost and not world.nodes[call.client.node].gateway
 
     for call in calls(world, random, 8, published=True, wanted=wanted):
         path = network.send(call.client.node, call.packet).path
         for here, there in pairwise(path[:3]):
             cluster = world.nodes[there].cluster
-            live = {n for n in gateway_names(world, cluster) if n not in lost}
+            live = {n for n in gateway_names(world, cluster) if n not in gateways_lost}
             first = {n for n in live if (here, n) not in shaken.standby}
             assert there in (first or live), (path, shaken.standby)
 
@@ -146,11 +146,13 @@ def test_a_false_alarm_loses_nothing(world: World, seed: int, percent: int, orde
     A Service's endpoint on a Node that is taken for dead may be left for another one.
     """
     random = Random(seed)
-    lost = lost_gateways(world, random)
+    gateways_lost = lost_gateways(world, random)
     order = drawn_order(world, random, ordered=ordered)
-    shaken = replace(world, standby=frozenset(ends_at(world, lost)), order=order)
-    network = replace(shaken.network.losing(*lost), silent=as_ports(world, some(random, world.ports, percent)))
-    arrive(world, network, random, lost, same=False)
+    shaken = replace(world, standby=frozenset(ends_at(world, gateways_lost)), order=order)
+    network = replace(
+        shaken.network.losing(*gateways_lost), silent=as_ports(world, some(random, world.ports, percent))
+    )
+    arrive(world, network, random, gateways_lost, same=False)
 
 
 @costly
@@ -182,7 +184,7 @@ def test_active_standby_uses_the_first_live_one_alone(world: World, seed: int) -
     """Whoever is dead; one that returns takes nothing back while another stands before it in the order."""
     random = Random(seed)
     names = random.sample(sorted(world.nodes), len(world.nodes))
-    lost = lost_gateways(world, random)
+    gateways_lost = lost_gateways(world, random)
 
     def active(order: list[str], cluster: str, dead: list[str]) -> str:
         return next(n for n in order if n in gateway_names(world, cluster) and n not in dead)
@@ -198,14 +200,14 @@ def test_active_standby_uses_the_first_live_one_alone(world: World, seed: int) -
             first = active(order, call.client.cluster, dead)
             assert path[:3] == (call.client.node, first, active(order, call.cluster, dead))
 
-    check(names, lost)
+    check(names, gateways_lost)
     # what the agent keeps: those that were active in front
-    kept = [active(names, cluster.name, lost) for cluster in world.clusters]
-    after = [*kept, *(n for n in names if n not in kept)]
-    check(after, lost)
+    gateways_used = [active(names, cluster.name, gateways_lost) for cluster in world.clusters]
+    after = [*gateways_used, *(n for n in names if n not in gateways_used)]
+    check(after, gateways_lost)
     check(after, [])
     for cluster in world.clusters:
-        assert active(after, cluster.name, []) == active(names, cluster.name, lost)
+        assert active(after, cluster.name, []) == active(names, cluster.name, gateways_lost)
 
 
 def draining(world: World, network: Network, gateway: str, *, remote_only: bool) -> Network:
@@ -263,12 +265,12 @@ def test_no_loops_and_no_copies_whatever_is_shaken(world: World, seed: int, perc
     )
     for call in calls(world, random, 8):
         for packet in (call.packet, call.later):
-            there = network.send(call.client.node, packet)
-            packet_walks = [there, *(there.network.send(n, from_kernel(p.reply())) for n, p in there.deliveries)]
+            walk = network.send(call.client.node, packet)
+            packet_walks = [walk, *(walk.network.send(n, from_kernel(p.reply())) for n, p in walk.deliveries)]
             for packet_walk in packet_walks:
                 assert not packet_walk.problems, packet_walk
                 assert len(packet_walk.deliveries) <= 1, packet_walk
                 assert len(packet_walk.path) <= 6, packet_walk
-            for node, seen in packet_walks[-1].deliveries if len(packet_walks) > 1 else ():
-                assert (node, seen.src) == (call.client.node, call.address), packet_walks[-1]
+            for node, delivery in packet_walks[-1].deliveries if len(packet_walks) > 1 else ():
+                assert (node, delivery.src) == (call.client.node, call.address), packet_walks[-1]
             network = packet_walks[-1].network

@@ -17,11 +17,11 @@ from flows.pipeline.steps.policy import ranges
 from flows.simulator import IpFragment, Packet, SimulatedSwitch, contradictions
 from flows.simulator.packet import ACK, RST, UNREACHABLE
 from flows.text import mac_text
-from tests.conversations import Call, calls, exchange, none, one
-from tests.policies import policies, request, verdict_of
-from tests.policy_switch import EXITS, flows_of
 from tests.properties import costly
-from tests.topologies import World, from_kernel, worlds
+from tests.worlds.conversations import Call, calls, exchange, none, one
+from tests.worlds.policies import policies, request, verdict_of
+from tests.worlds.policy_switch import EXITS, flows_of
+from tests.worlds.topologies import World, from_kernel, worlds
 
 
 def decided(switch: SimulatedSwitch, packet: Packet) -> PolicyVerdict:
@@ -36,14 +36,17 @@ def decided(switch: SimulatedSwitch, packet: Packet) -> PolicyVerdict:
 def test_flows_decide_as_the_rules_say(seed: int) -> None:
     """Whatever rules there are, and whatever packet comes: allowed, dropped or rejected, as the rules read."""
     random = Random(seed)
-    known = policies(random)
-    flows = flows_of(known)
+    random_policies = policies(random)
+    flows = flows_of(random_policies)
     switch = SimulatedSwitch.of(flows)
     assert not list(contradictions(flows))
     for direction in PolicyDirection:
         for _ in range(30):
             packet = request(random, direction)
-            assert decided(switch, packet) is verdict_of(known, packet, direction), (packet, known)
+            assert decided(switch, packet) is verdict_of(random_policies, packet, direction), (
+                packet,
+                random_policies,
+            )
 
 
 @costly
@@ -149,18 +152,22 @@ def test_a_rule_ends_an_open_connection_and_no_other(world: World, seed: int) ->
     assume(len(wishes) > 1)
     for call, other in pairwise(wishes):
         network = exchange(world, world.network, call, call.packet).network
-        both = exchange(world, network, other, other.packet)
-        server = both.seen.dst if random.random() < 0.5 else exchange(world, network, call, call.later).seen.dst
+        exchanges = exchange(world, network, other, other.packet)
+        server = (
+            exchanges.seen.dst if random.random() < 0.5 else exchange(world, network, call, call.later).seen.dst
+        )
         assert isinstance(server, IPv4Address)
         stricter = ruled(world, call, PolicyVerdict.DROP, server)
-        network = replace(stricter.network, connections=both.network.connections)
-        lost = random.choice(world.cluster(call.client.cluster).gateways).name
-        there = exchange(world, both.network, call, call.later)
-        if there.seen.dst == server:
+        network = replace(stricter.network, connections=exchanges.network.connections)
+        lost_gateway = random.choice(world.cluster(call.client.cluster).gateways).name
+        answer = exchange(world, exchanges.network, call, call.later)
+        if answer.seen.dst == server:
             none(network.send(call.client.node, call.later))
-            one(network.send(there.node, from_kernel(there.seen.reply())))  # a reply is not judged
-            if lost != call.client.node:
-                elsewhere = network.losing(lost).send(call.client.node, call.later)  # SNATed anew: any endpoint
+            one(network.send(answer.node, from_kernel(answer.seen.reply())))  # a reply is not judged
+            if lost_gateway != call.client.node:
+                elsewhere = network.losing(lost_gateway).send(
+                    call.client.node, call.later
+                )  # SNATed anew: any endpoint
                 assert server not in [packet.dst for _, packet in elsewhere.deliveries], elsewhere
         clients = {(c.client.cluster, world.identity(c.client)) for c in (call, other)}
         if len(clients) == 2:  # two Pods of a cluster may have one identity
@@ -179,21 +186,21 @@ def test_what_is_rejected_is_answered_as_if_by_the_server(world: World, seed: in
         network = stricter.network
         if random.random() < 0.5:
             network = replace(network, connections=before.network.connections)
-        there = network.send(call.client.node, call.packet)
-        node, seen = one(there)
-        assert (node, seen.eth_src) == (before.node, mac_text(MAC_REJECT_IN))
-        reset = replace(seen.reply(), tcp_flags=RST | ACK)
+        walk = network.send(call.client.node, call.packet)
+        node, delivery = one(walk)
+        assert (node, delivery.eth_src) == (before.node, mac_text(MAC_REJECT_IN))
+        reset = replace(delivery.reply(), tcp_flags=RST | ACK)
         unreachable = Packet(
             in_port=1,
             src=world.nodes[node].address,
-            dst=seen.src,
+            dst=delivery.src,
             proto=IP_ICMP,
             icmp_type=3,
             icmp_code=13,
-            quoted=seen,
+            quoted=delivery,
         )
         home, answer = one(
-            there.network.send(
+            walk.network.send(
                 node, from_kernel(reset if call.protocol == IP_TCP else world.quoting_gateways(unreachable))
             )
         )
@@ -212,13 +219,13 @@ def test_a_pods_own_requests_are_judged_on_its_node(world: World, seed: int) -> 
     for call in calls(world, random, 6):
         verdict = random.choice((PolicyVerdict.DROP, PolicyVerdict.REJECT))
         network = ruled(world, call, verdict, call.client.address, egress=True).network
-        there = network.send(call.client.node, call.packet)
-        assert there.path == (call.client.node,)
+        walk = network.send(call.client.node, call.packet)
+        assert walk.path == (call.client.node,)
         if verdict is PolicyVerdict.DROP:
-            none(there)
+            none(walk)
         else:
-            node, seen = one(there)
-            assert (node, seen.eth_src, seen.src) == (
+            node, delivery = one(walk)
+            assert (node, delivery.eth_src, delivery.src) == (
                 call.client.node,
                 mac_text(MAC_REJECT_OUT),
                 call.client.address,
@@ -232,7 +239,7 @@ def test_a_pods_own_requests_are_judged_on_its_node(world: World, seed: int) -> 
 def test_ranges_cover_what_they_are_to_cover(low: int, size: int) -> None:
     """Every number from the first to the last has one match, no other number has any, and they are few."""
     high = min(low + size, 65535)
-    found = list(ranges(low, high))
-    assert sum(0x10000 - mask for _, mask in found) == high - low + 1
-    assert all(low <= value <= value + 0xFFFF - mask <= high for value, mask in found)
-    assert len(found) <= 30
+    port_ranges = list(ranges(low, high))
+    assert sum(0x10000 - mask for _, mask in port_ranges) == high - low + 1
+    assert all(low <= value <= value + 0xFFFF - mask <= high for value, mask in port_ranges)
+    assert len(port_ranges) <= 30

@@ -17,9 +17,9 @@ from flows.pipeline.prefixes import address_in_bridge, address_in_kernel, networ
 from flows.simulator import Datapath, Packet, contradictions
 from flows.simulator.packet import UNREACHABLE, IpFragment
 from mcagent.model.net import PodPrefix
-from tests.conversations import Call, calls, exchange, none, one
 from tests.properties import costly
-from tests.topologies import World, from_kernel, worlds
+from tests.worlds.conversations import Call, calls, exchange, none, one
+from tests.worlds.topologies import World, from_kernel, worlds
 
 SEEDS = st.integers(0, 2**32)
 VIRTUAL = worlds(min_clusters=2, max_clusters=3, virtual=True)
@@ -58,9 +58,9 @@ def test_any_gateway_forwards_any_packet(world: World, seed: int) -> None:
             for name in (call.client.cluster, call.cluster)
         )
         for names in product(near or [""], far or [""]):
-            left = first.network.losing(*({*near, *far} - set(names)))
-            connections_of_ends = {name: table for name, table in left.connections.items() if name in ends}
-            exchange(world, replace(left, connections=connections_of_ends), call, call.later)
+            remaining = first.network.losing(*({*near, *far} - set(names)))
+            connections_of_ends = {name: table for name, table in remaining.connections.items() if name in ends}
+            exchange(world, replace(remaining, connections=connections_of_ends), call, call.later)
 
 
 @costly

@@ -12,9 +12,9 @@ from flows import actions as act
 from flows.fields import IP_ICMP
 from flows.simulator import Datapath, Packet, PacketWalk, contradictions
 from flows.simulator.packet import UNREACHABLE
-from tests.conversations import Call, calls, exchange, none, one, to_service
 from tests.properties import costly
-from tests.topologies import World, from_kernel, worlds
+from tests.worlds.conversations import Call, calls, exchange, none, one, to_service
+from tests.worlds.topologies import World, from_kernel, worlds
 
 SEEDS = st.integers(0, 2**32)
 
@@ -40,14 +40,14 @@ def test_packets_before_the_first_reply(world: World, seed: int, datapath: Datap
     """A client that sends several packets before any reply meets one endpoint, and then hears from it."""
     network = world.network.over(datapath)
     for call in calls(world, Random(seed), 16):
-        seen = set()
+        states_seen = set()
         for packet in (call.packet, call.packet, call.packet):
             packet_walk = network.send(call.client.node, packet)
             assert len(packet_walk.deliveries) == 1, packet_walk
             node, arrived = packet_walk.deliveries[0]
-            seen.add((node, arrived.src, arrived.src_port, arrived.dst, arrived.dst_port))
+            states_seen.add((node, arrived.src, arrived.src_port, arrived.dst, arrived.dst_port))
             network = packet_walk.network
-        assert len(seen) == 1
+        assert len(states_seen) == 1
         exchange(world, network, call, call.later)
 
 
@@ -89,16 +89,16 @@ def test_any_gateway_chooses_the_same_endpoint(world: World, seed: int) -> None:
     """A connection meets the same endpoint by whichever gateways of the serving cluster it comes."""
 
     def wanted(call: Call) -> bool:
-        several = len(world.cluster(call.cluster).gateways) > 1
-        return several and to_service(call) and world.keeps_source(call.client, call.cluster)
+        has_several = len(world.cluster(call.cluster).gateways) > 1
+        return has_several and to_service(call) and world.keeps_source(call.client, call.cluster)
 
     for call in calls(world, Random(seed), 6, wanted=wanted):
         gateways = world.cluster(call.cluster).gateways
         abroad = [name for name, node in world.nodes.items() if node.cluster != call.cluster]
         met = set()
         for gateway in gateways:
-            others = [(g.name, name) for g in gateways if g is not gateway for name in abroad]
-            packet_walk = world.network.cutting(*others).send(call.client.node, call.packet)
+            other_ports = [(g.name, name) for g in gateways if g is not gateway for name in abroad]
+            packet_walk = world.network.cutting(*other_ports).send(call.client.node, call.packet)
             met |= {(p.dst, p.dst_port) for _, p in packet_walk.deliveries}
         assert len(met) == 1, call
 
@@ -108,10 +108,10 @@ def test_any_gateway_chooses_the_same_endpoint(world: World, seed: int) -> None:
 def test_clients_with_one_source_port_do_not_meet(world: World, seed: int) -> None:
     """Clients that hide behind one gateway with one source port keep their connections apart."""
     random = Random(seed)
-    every = calls(world, random, 30, wanted=lambda call: not world.keeps_source(call.client, call.cluster))
-    target = random.choice(every)
+    all_calls = calls(world, random, 30, wanted=lambda call: not world.keeps_source(call.client, call.cluster))
+    target = random.choice(all_calls)
     network, open_calls = world.network, []
-    for call in every:
+    for call in all_calls:
         if (call.address, call.protocol, call.port) == (target.address, target.protocol, target.port):
             open_calls.append(call.on_port(4000))
             network = exchange(world, network, open_calls[-1], open_calls[-1].packet).network
@@ -128,8 +128,8 @@ def test_service_without_endpoints_drops(world: World, seed: int) -> None:
     service = replace(random.choice(world.services), endpoints=(), old_endpoints=())
     cluster = world.cluster(service.cluster)
     names = ("address", "protocol", "port")
-    others = (s for s in cluster.services if any(getattr(s, name) != getattr(service, name) for name in names))
-    empty = world.having(replace(cluster, services=(*others, service)))
+    services = (s for s in cluster.services if any(getattr(s, name) != getattr(service, name) for name in names))
+    empty = world.having(replace(cluster, services=(*services, service)))
     for call in calls(empty, random, 8, wanted=lambda call: call.client.cluster != service.cluster):
         none(empty.network.send(call.client.node, call.to(service).packet))
 

@@ -22,7 +22,7 @@ from mcagent.model.node_state import AcceptedCluster
 from mcagent.model.objects import ApiObject, Gateway, Kind
 from mcagent.model.parsing.parse import parse_object
 from mcagent.model.parsing.prefixes import PREFIXES_ANNOTATION
-from tests.unit.core_inputs import (
+from tests.worlds.core_inputs import (
     HOME,
     cluster,
     config,
@@ -94,8 +94,8 @@ def test_pods_keep_their_virtual_address_towards_other_clusters() -> None:
     result = compiled(EAST, cluster("west", "10.98.0.0/16", "10.10.0.0/16"))
     assert not result.state.clusters["east"].snat
     assert result.state.clusters["west"].cidrs == networks("10.98.0.0/16")
-    kept = [f.match for f in flows(result) if f.table == 50 and "nw_src" in f.match]
-    assert kept == ["ip,reg0=0/0x20,nw_src=100.72.0.0/16"]
+    matches = [f.match for f in flows(result) if f.table == 50 and "nw_src" in f.match]
+    assert matches == ["ip,reg0=0/0x20,nw_src=100.72.0.0/16"]
 
 
 def test_no_prefix_outside_of_published_pods_changes_anything() -> None:
@@ -192,5 +192,5 @@ def test_rules_for_quotes_of_a_part_of_two_bytes() -> None:
     assert len(into) == 3
 
 
-def _less(one: int, other: int) -> int:
-    return (one - other) % 0xFFFF
+def _less(number: int, other: int) -> int:
+    return (number - other) % 0xFFFF

@@ -28,9 +28,9 @@ from mcagent.kube.source import RawObject
 from mcagent.model.api.multicluster import ClusterSet
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.prefixes import PREFIXES_ANNOTATION, read_prefixes
-from tests.unit.control_clusters import Clusters, Member
-from tests.unit.member_world import AREA, HOME, SET, conditions_of
-from tests.unit.memory_objects import typed
+from tests.worlds.control_clusters import Clusters, Member
+from tests.worlds.member_world import AREA, HOME, SET, conditions_of
+from tests.worlds.memory_objects import typed
 
 POOL = ("100.64.0.0/14",)  # four CIDRs of /16
 KUBEADM = "10.244.0.0/16"
@@ -106,9 +106,9 @@ def test_virtual_cidrs_are_disjoint_stable_and_as_long_as_the_real_ones(
         for cluster in clusters:
             for text, virtual in used(before).get(cluster, {}).items():
                 assert used(ranges)[cluster][text] == virtual
-            others = [IPv4Network(t) for other in clusters if other != cluster for t in real[other]]
+            other_networks = [IPv4Network(t) for other in clusters if other != cluster for t in real[other]]
             for text in real[cluster]:
-                conflict = any(IPv4Network(text).overlaps(other) for other in others)
+                conflict = any(IPv4Network(text).overlaps(other) for other in other_networks)
                 has = text in used(ranges).get(cluster, {})
                 assert not conflict or has or text in ranges[cluster].missing
 

@@ -12,7 +12,7 @@ from mcagent.model.config import UnverifiedLabels
 from mcagent.model.dataplane.facts import Facts
 from mcagent.model.dataplane.resources import FlowEntry, NftChain
 from mcagent.model.problem import Severity
-from tests.unit.core_inputs import (
+from tests.worlds.core_inputs import (
     HOME,
     cluster,
     config,
@@ -71,8 +71,8 @@ def test_a_cni_that_checks_itself_is_left_to_it(device: str) -> None:
     """Packets of its Pods arrive by other devices than the route's, so the chain would drop them all."""
     facts = Facts(shared_devices=((POD_NETWORK, device),))
     assert (rules(compiled(facts)), messages(compiled(facts))) == ([], [])
-    both = Facts(shared_devices=((POD_NETWORK, device), (POD_NETWORK, "cni0")))
-    assert (rules(compiled(both)), len(messages(compiled(both)))) == ([], 1)
+    host_facts = Facts(shared_devices=((POD_NETWORK, device), (POD_NETWORK, "cni0")))
+    assert (rules(compiled(host_facts)), len(messages(compiled(host_facts)))) == ([], 1)
 
 
 def test_what_the_node_cannot_or_may_not_check_is_reported() -> None:

@@ -21,7 +21,7 @@ from mcagent.model.errors import InputError
 from mcagent.model.objects import Snapshot
 from mcagent.model.parsing.labels import label_hash, normalised
 from mcagent.model.policies import Verdict
-from tests.policy_manifests import Manifest, manifest
+from tests.worlds.policy_manifests import Manifest, manifest
 
 WEB = normalised("shop", {}, {"app": "web"})
 
@@ -113,6 +113,20 @@ def test_explain_tells_that_a_pod_is_isolated(
     assert "NetworkPolicy data/quiet" in found["why"]
 
 
+def test_explain_leaves_out_addresses_that_clusters_do_not_connect(
+    world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A Pod of two families is judged by its IPv4 address; a question about IPv6 alone is an error."""
+    two = pod("data", "two", "10.1.0.4", app="db")
+    two["status"]["podIPs"].append({"ip": "fd00::4"})
+    (world / "two.yaml").write_text(yaml.safe_dump(two), encoding="utf-8")
+    _, steps = explain(world, capsys, "--from", "shop:app=web", "--to", "data/two", "--port", "3306")
+    assert [(step["podAddress"], step["verdict"]) for step in steps] == [("10.1.0.4", "Allow")]
+    command = ["policy", "explain", "--local", "-f", str(world), "--from", "fd00::9", "--to", "data/two"]
+    assert main(command) == 2
+    assert "clusters are connected by IPv4" in capsys.readouterr().err
+
+
 def test_explain_knows_the_service_of_a_rule(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A rule about a Service of other clusters decides on its endpoints, and on no other address."""
     asked = ("--from", "data/mysql-0", "--to")
@@ -187,7 +201,7 @@ def test_explain_tells_which_endpoints_of_a_service_are_in_the_own_cluster(
     assert [step["verdict"] for step in to_pod] == ["Allow"]
     assert "no rule names its Service: only the CNI decides" in to_pod[0]["why"]
     snapshot = apply_changes(Snapshot(), [*read_files([world])])
-    assert ClusterPolicies("", snapshot, PolicyFailureMode.CLOSED, "east").on("node-1").problems == ()
+    assert ClusterPolicies("", snapshot, PolicyFailureMode.CLOSED, "east").on("node-1").selected.problems == ()
     engine = IncrementalEngine()
     with engine.one_pass():
         (problem,) = select_rules(

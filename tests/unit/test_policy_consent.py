@@ -16,7 +16,6 @@ from mcagent.controller.member.policies.consent import CLUSTER_KINDS, refusal
 from mcagent.controller.settings import ReplicatedPolicies
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
-from tests.unit.member_world import AREA, HOME, leader, member, north_of, settings
 from tests.unit.test_kubernetes_policies import (
     ADMIN,
     IMPORT,
@@ -28,6 +27,7 @@ from tests.unit.test_kubernetes_policies import (
     started,
 )
 from tests.unit.test_policy_replication import IMPORT as ANTREA_IMPORT
+from tests.worlds.member_world import AREA, HOME, leader, member, north_of, settings
 
 NONE, REMOVE, ISOLATE, ALLOW = ReplicatedPolicies
 IN_TILL: dict[str, Any] = {"replicated_network_policies": ISOLATE, "replicated_namespaces": ("till",)}

@@ -23,8 +23,8 @@ from flows.pipeline import declaration as d
 from flows.pipeline import tables as t
 from flows.simulator import IpFragment, SimulatedSwitch, contradictions
 from mcagent.model.net import PodPrefix
-from tests.policies import PODS, policies, request, verdict_of
-from tests.policy_switch import EXITS, flows_of
+from tests.worlds.policies import PODS, policies, request, verdict_of
+from tests.worlds.policy_switch import EXITS, flows_of
 
 ENV = Env(gateway=True, ct_zone_base=28003, local_gateways=(), identities=True)
 
@@ -33,14 +33,14 @@ ENV = Env(gateway=True, ct_zone_base=28003, local_gateways=(), identities=True)
 def test_flows_decide_as_the_rules_say(seed: int) -> None:
     """What a naive reader of the rules decides about requests, first fragments included; later ones pass."""
     random = Random(seed)
-    known = policies(random)
-    flows = flows_of(known)
+    drawn = policies(random)
+    flows = flows_of(drawn)
     assert not list(contradictions(flows))
     switch = SimulatedSwitch.of(flows)
     for direction in PolicyDirection:
         for _ in range(15):
             packet = request(random, direction)
-            expected = verdict_of(known, packet, direction)
+            expected = verdict_of(drawn, packet, direction)
             for fragment, verdict in (
                 (packet.fragment, expected),
                 (IpFragment.FIRST, expected),
@@ -49,7 +49,7 @@ def test_flows_decide_as_the_rules_say(seed: int) -> None:
                 walk = switch.walk(replace(packet, fragment=fragment))
                 assert not walk.problems
                 decided = EXITS[walk.outputs[0][0]] if walk.outputs else PolicyVerdict.DROP
-                assert decided is verdict, (packet, known)
+                assert decided is verdict, (packet, drawn)
 
 
 def texts(entries: Entries) -> list[str]:
@@ -95,8 +95,8 @@ def test_identities_that_a_cluster_has_claimed() -> None:
 def test_ports_of_a_rule(port: PolicyPort, matching: tuple[int, int, int], other: tuple[int, int, int]) -> None:
     """A rule that drops one port drops nothing else."""
     random = Random(1)
-    known = policies(random)
-    (rule,) = {rule.direction: rule for rule in known.rules if rule.direction is PolicyDirection.EGRESS}.values()
+    drawn = policies(random)
+    (rule,) = {rule.direction: rule for rule in drawn.rules if rule.direction is PolicyDirection.EGRESS}.values()
     rule = replace(
         rule,
         verdict=PolicyVerdict.DROP,
@@ -104,8 +104,8 @@ def test_ports_of_a_rule(port: PolicyPort, matching: tuple[int, int, int], other
         peers=replace(rule.peers, any_peer=True, networks=(), services=()),
         ports=(port,),
     )
-    pods = replace(known.pods, isolated_egress=())
-    switch = SimulatedSwitch.of(flows_of(replace(known, rules=(rule,), pods=pods)))
+    pods = replace(drawn.pods, isolated_egress=())
+    switch = SimulatedSwitch.of(flows_of(replace(drawn, rules=(rule,), pods=pods)))
     for (protocol, number, icmp_type), passes in ((matching, False), (other, True)):
         packet = replace(
             request(random, PolicyDirection.EGRESS),

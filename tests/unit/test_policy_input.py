@@ -36,7 +36,7 @@ from mcagent.model.policies import (
     Selector,
     Verdict,
 )
-from tests.unit.core_inputs import endpoint, imported_slice, meta
+from tests.worlds.core_inputs import endpoint, imported_slice, meta
 
 APPLIED = Selector(pod=(Requirement("app", Operator.IN, ("web",)),))
 FRONT = Selector(pod=(Requirement("app", Operator.IN, ("front",)),))
@@ -54,9 +54,9 @@ def local(policy_rule: NetworkPolicyRule, mode: PolicyFailureMode, tier: str = "
     return local_rules(policy, selected, {"application": 250}, mode, 100)
 
 
-def rule_of(**more: object) -> NetworkPolicyRule:
+def rule_of(**changed: object) -> NetworkPolicyRule:
     """Return a rule that allows packets of some Pods to a port."""
-    fields = {"peers": (Peer(pods=FRONT, same_namespace=True),), "ports": (PORT,), "log_label": "x", **more}
+    fields = {"peers": (Peer(pods=FRONT, same_namespace=True),), "ports": (PORT,), "log_label": "x", **changed}
     return NetworkPolicyRule(
         name="ingress[0]",
         direction=Direction.INGRESS,
@@ -110,15 +110,19 @@ def test_numbers_of_peers() -> None:
     (level,) = by_level({"p": (rule,)})
     value = level_input((rule,), level, {rule.key: 9}, {**identities, FRONT: frozenset()}, {"other": {}})
     assert (value.identities, value.unknown) == (identities, {})
-    (made,) = to_pipeline_rules(value, {}, {"east": 1, "west": 2}, {})
-    assert made.id == 9
-    assert made.peers.identities == tuple(sorted([(ANY_CLUSTER, 7), (1, 5)]))
-    assert (made.peers.any_peer, made.peers.clusters, made.peers.services) == (False, (), ())
-    (port,) = made.ports
+    (pipeline_rule,) = to_pipeline_rules(value, {}, {"east": 1, "west": 2}, {})
+    assert pipeline_rule.id == 9
+    assert pipeline_rule.peers.identities == tuple(sorted([(ANY_CLUSTER, 7), (1, 5)]))
+    assert (pipeline_rule.peers.any_peer, pipeline_rule.peers.clusters, pipeline_rule.peers.services) == (
+        False,
+        (),
+        (),
+    )
+    (port,) = pipeline_rule.ports
     assert (port.protocol, port.low, port.high) == (6, 80, 80)
     strict = replace(value, rules=(replace(rule, verdict=Verdict.DROP),))
-    (made,) = to_pipeline_rules(strict, {}, {"east": 1, "west": 2}, {})
-    assert (ANY_CLUSTER, IDENTITY_UNKNOWN) in made.peers.identities
+    (pipeline_rule,) = to_pipeline_rules(strict, {}, {"east": 1, "west": 2}, {})
+    assert (ANY_CLUSTER, IDENTITY_UNKNOWN) in pipeline_rule.peers.identities
 
 
 @pytest.mark.parametrize("direction", list(Direction))
@@ -136,15 +140,15 @@ def test_peers_whose_number_is_not_known(direction: Direction, verdict: Verdict)
         unknown={rule.policy: {("east", 5): ("east",)}},
     )
     cidrs = {"east": (ip_network("10.97.0.0/16"),), "west": (ip_network("10.98.0.0/16"),)}
-    (made,) = to_pipeline_rules(value, {}, {"east": 1, "west": 2}, cidrs)
+    (pipeline_rule,) = to_pipeline_rules(value, {}, {"east": 1, "west": 2}, cidrs)
     strict = verdict is not Verdict.ALLOW
-    assert ((2, 6) in made.peers.identities, (1, 5) in made.peers.identities) == (True, False)
-    assert made.peers.clusters == ((1,) if strict and direction is Direction.INGRESS else ())
-    assert made.peers.networks == (cidrs["east"] if strict and direction is Direction.EGRESS else ())
-    assert made.peers.any_peer is False
-    nobody = replace(value, unknown={rule.policy: {("east", 5): (UNCLAIMED,)}})
-    (made,) = to_pipeline_rules(nobody, {}, {"east": 1, "west": 2}, cidrs)
-    assert made.peers.any_peer is strict  # of which cluster it is, is not known
+    assert ((2, 6) in pipeline_rule.peers.identities, (1, 5) in pipeline_rule.peers.identities) == (True, False)
+    assert pipeline_rule.peers.clusters == ((1,) if strict and direction is Direction.INGRESS else ())
+    assert pipeline_rule.peers.networks == (cidrs["east"] if strict and direction is Direction.EGRESS else ())
+    assert pipeline_rule.peers.any_peer is False
+    unclaimed = replace(value, unknown={rule.policy: {("east", 5): (UNCLAIMED,)}})
+    (pipeline_rule,) = to_pipeline_rules(unclaimed, {}, {"east": 1, "west": 2}, cidrs)
+    assert pipeline_rule.peers.any_peer is strict  # of which cluster it is, is not known
 
 
 def test_pods_to_which_packets_of_an_unknown_identity_are_dropped() -> None:

@@ -16,7 +16,7 @@ from mcagent.core.shares import max_min_shares
 from mcagent.model.config import PolicyFailureMode
 from mcagent.model.objects import Kind
 from mcagent.model.policies import Direction, Policy, Verdict
-from tests.unit.core_inputs import meta
+from tests.worlds.core_inputs import meta
 
 SPACE = 6  # bits: all networks lie in a /26 or a /122, whose addresses can be counted
 
@@ -67,8 +67,8 @@ def test_the_remaining_networks_have_all_other_addresses_and_are_the_fewest(
 )
 def test_a_network_without_its_exceptions(whole: str, exceptions: list[str], networks: list[str]) -> None:
     """The networks beside each exception; one inside another changes nothing, nor does one elsewhere."""
-    found = remaining(ip_network(whole), map(ip_network, exceptions))
-    assert list(map(str, found)) == networks
+    without = remaining(ip_network(whole), map(ip_network, exceptions))
+    assert list(map(str, without)) == networks
     assert remaining_count(ip_network(whole), map(ip_network, exceptions)) == len(networks)
 
 
@@ -158,8 +158,8 @@ def test_policies_of_the_cluster_come_before_those_of_namespaces() -> None:
     tenants = {f"tenant-{number:02}/z": Needs(1, 300) for number in range(40)}
     assert refused({**cluster, **tenants}).keys() == tenants.keys()
     tenants["tenant-00/z"] = Needs(1, 60)
-    some = dict(list(cluster.items())[:8])
-    assert refused({**some, **tenants}).keys() == tenants.keys() - {"tenant-00/z"}
+    some_policies = dict(list(cluster.items())[:8])
+    assert refused({**some_policies, **tenants}).keys() == tenants.keys() - {"tenant-00/z"}
     problems = refused({**cluster, "/new": Needs(1, 1)})
     assert "older policies of the cluster have 4000: its share of 4000 is 4000" in problems["/new"]
 

@@ -11,7 +11,7 @@ from mcagent.core.compile import compile_desired
 from mcagent.model.dataplane.facts import Facts
 from mcagent.model.node_state import PolicyRuleName
 from mcagent.model.objects import Kind
-from tests.unit.core_inputs import HOME, config, namespace, pod, policy, snapshot
+from tests.worlds.core_inputs import HOME, config, namespace, pod, policy, snapshot
 
 
 def rule(name: str, label: str | None) -> PolicyRuleName:
@@ -26,33 +26,33 @@ def test_what_rules_decided_since_is_logged(caplog: pytest.LogCaptureFixture) ->
     caplog.set_level("INFO")
     rules = {1: rule("a", "audit"), 2: rule("b", ""), 3: rule("c", None)}
     counts = {1: 5, 2: 0, 3: 9}
-    found = PolicyLog(lambda: rules, lambda: counts)
-    found.log_decisions()
+    log = PolicyLog(lambda: rules, lambda: counts)
+    log.log_decisions()
     assert caplog.messages == []  # what was before nobody knows
     counts |= {1: 7, 2: 4, 3: 30}
-    found.log_decisions()
+    log.log_decisions()
     assert caplog.messages == [
         'P/a ingress[0] logLabel "audit": drop, 2 packets',
         "P/b ingress[0]: drop, 4 packets",
     ]
     caplog.clear()
-    found.log_decisions()
+    log.log_decisions()
     assert caplog.messages == []
     counts[1] = 3
-    found.log_decisions()
+    log.log_decisions()
     assert caplog.messages == ['P/a ingress[0] logLabel "audit": drop, 3 packets']
 
 
 def test_without_a_rule_to_log_open_vswitch_is_not_asked() -> None:
     """Counters are read for those that ask for a log only."""
-    asked: list[int] = []
+    requests: list[int] = []
 
     def counts() -> dict[int, int]:
-        asked.append(1)
+        requests.append(1)
         return {}
 
     PolicyLog(lambda: {3: rule("c", None)}, counts).log_decisions()
-    assert asked == []
+    assert requests == []
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_policy_says_what_is_logged(more: dict[str, Any], label: str | None) -
         "ingress": [{"action": "Drop", **more}, {"action": "Drop", "logLabel": "x"}],
     }
     objects = (*HOME, namespace("default"), pod("p", "g1", "10.10.1.5"))
-    known = snapshot(*objects, policy(Kind.CLUSTER_NETWORK_POLICY, "x", spec))
-    found = compile_desired(known, Facts(), config("g1", stretched_network_policy=True))
-    named = found.state.policy_rules.values()
-    assert {one.rule: one.log_label for one in named} == {"ingress[0]": label, "ingress[1]": None}
+    source = snapshot(*objects, policy(Kind.CLUSTER_NETWORK_POLICY, "x", spec))
+    compiled = compile_desired(source, Facts(), config("g1", stretched_network_policy=True))
+    named = compiled.state.policy_rules.values()
+    assert {rule.rule: rule.log_label for rule in named} == {"ingress[0]": label, "ingress[1]": None}

@@ -12,7 +12,7 @@ from mcagent.model.parsing.fields import problem_of
 from mcagent.model.parsing.labels import NAMESPACE_NAME
 from mcagent.model.parsing.parse import parse_object
 from mcagent.model.policies import Direction, Policy
-from tests.policy_manifests import Manifest, manifest
+from tests.worlds.policy_manifests import Manifest, manifest
 
 SELF: Manifest = {"podSelector": {}, "scope": "ClusterSet"}
 
@@ -29,14 +29,14 @@ def plain(spec: Manifest) -> Manifest:
     return manifest("networking.k8s.io/v1", "NetworkPolicy", "it", "shop", spec={"podSelector": {}} | spec)
 
 
-def drop(**more: Any) -> Manifest:
+def drop(**fields: Any) -> Manifest:
     """Return an ingress section of one rule."""
-    return {"ingress": [{"action": "Drop", **more}]}
+    return {"ingress": [{"action": "Drop", **fields}]}
 
 
-def outwards(**more: Any) -> Manifest:
+def outwards(**fields: Any) -> Manifest:
     """Return an egress section of one rule."""
-    return {"egress": [{"action": "Drop", **more}]}
+    return {"egress": [{"action": "Drop", **fields}]}
 
 
 IN, OUT = "spec.ingress[0]", "spec.egress[0]"
@@ -106,14 +106,14 @@ IN, OUT = "spec.ingress[0]", "spec.egress[0]"
 )
 def test_what_cannot_be_enforced_is_told_by_its_field(raw: Manifest, path: str, reason: str) -> None:
     """The rule has a fault, its Pods are known, and the problem names object, field and reason."""
-    found = parse_object(raw)
-    assert isinstance(found.value, Policy)
-    (rule,) = found.value.rules
+    parsed = parse_object(raw)
+    assert isinstance(parsed.value, Policy)
+    (rule,) = parsed.value.rules
     assert rule.fault
     assert rule.applied_to
-    (problem,) = found.problems
-    assert (problem.subject, problem.path, problem.reason) == (found.meta.subject, path, reason)
-    effect = "it allows nothing" if found.meta.kind is Kind.NETWORK_POLICY else "all packets between clusters"
+    (problem,) = parsed.problems
+    assert (problem.subject, problem.path, problem.reason) == (parsed.meta.subject, path, reason)
+    effect = "it allows nothing" if parsed.meta.kind is Kind.NETWORK_POLICY else "all packets between clusters"
     assert f": the rule cannot be enforced: {effect}" in problem.message
 
 
@@ -177,4 +177,4 @@ def test_a_network_policy_isolates_as_its_types_say() -> None:
 def test_both_kinds_of_network_policies_have_names_of_their_own() -> None:
     """Their subjects differ, so neither hides the other."""
     kinds = [parse_object(raw).value for raw in (plain({}), antrea({}, "shop"))]
-    assert [one.meta.kind for one in kinds if one] == [Kind.NETWORK_POLICY, Kind.ANTREA_NETWORK_POLICY]
+    assert [kind.meta.kind for kind in kinds if kind] == [Kind.NETWORK_POLICY, Kind.ANTREA_NETWORK_POLICY]

@@ -14,10 +14,10 @@ from mcagent.controller.member.policies.policy_imports import PolicyImports
 from mcagent.controller.settings import ReplicatedPolicies
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
-from tests.unit.control_view import Controller, MemoryView
-from tests.unit.leader_world import AREA, Leader, export
-from tests.unit.member_world import AREA as NORTH
-from tests.unit.member_world import HOME, SET, member, north_of, settings
+from tests.worlds.control_view import Controller, MemoryView
+from tests.worlds.leader_world import AREA, Leader, export
+from tests.worlds.member_world import AREA as NORTH
+from tests.worlds.member_world import HOME, SET, member, north_of, settings
 
 POLICY = {
     "tier": "securityops",
@@ -55,16 +55,16 @@ def antrea(*tiers: str) -> tuple[MemoryView, Controller]:
 def report(view: MemoryView, controller: Controller) -> dict[str, str]:
     """Return what the member tells the leader with its next heartbeat."""
     controller.settle()
-    found = north_of(view).get(Kind.MEMBER_CLUSTER_ANNOUNCE, NORTH, names.announce("east"))
-    assert found is not None
-    text = found["metadata"].get("annotations", {}).get(names.POLICY_PROBLEMS_ANNOTATION, "{}")
+    announcement = north_of(view).get(Kind.MEMBER_CLUSTER_ANNOUNCE, NORTH, names.announce("east"))
+    assert announcement is not None
+    text = announcement["metadata"].get("annotations", {}).get(names.POLICY_PROBLEMS_ANNOTATION, "{}")
     return dict(json.loads(text))
 
 
 def spec_of(view: MemoryView) -> Any:
     """Return the policy in the member, None if there is none."""
-    found = view.local.get(Kind.CLUSTER_NETWORK_POLICY, "", OURS)
-    return found["spec"] if found else None
+    policy = view.local.get(Kind.CLUSTER_NETWORK_POLICY, "", OURS)
+    return policy["spec"] if policy else None
 
 
 def test_the_leader_passes_a_policy_on_and_follows_it() -> None:
@@ -131,9 +131,9 @@ def test_what_a_member_reports_is_an_event_with_its_name() -> None:
         notes = {"annotations": {names.POLICY_PROBLEMS_ANNOTATION: text}}
         world.api.change(Kind.MEMBER_CLUSTER_ANNOUNCE, AREA, names.announce("west"), {"metadata": notes})
         world.controller.run()
-        found = [(e.subject, e.reason, e.message) for e in world.controller.all_events()]
+        events = [(e.subject, e.reason, e.message) for e in world.controller.all_events()]
         message = "cluster west does not fully apply the policy: there is no Tier securityops"
-        assert found == ([(f"ResourceImport {AREA}/{IMPORT}", "ACNPImportFailed", message)] if text else [])
+        assert events == ([(f"ResourceImport {AREA}/{IMPORT}", "ACNPImportFailed", message)] if text else [])
 
 
 def test_a_member_makes_repairs_and_removes_the_policy() -> None:
@@ -142,9 +142,9 @@ def test_a_member_makes_repairs_and_removes_the_policy() -> None:
     north_of(view).put(imported())
     controller.run()
     assert spec_of(view) == POLICY
-    found = view.local.get(Kind.CLUSTER_NETWORK_POLICY, "", OURS)
-    assert found is not None
-    assert found["metadata"]["annotations"] == {names.IMPORTED_POLICY_ANNOTATION: "true"}
+    policy = view.local.get(Kind.CLUSTER_NETWORK_POLICY, "", OURS)
+    assert policy is not None
+    assert policy["metadata"]["annotations"] == {names.IMPORTED_POLICY_ANNOTATION: "true"}
     view.local.change(Kind.CLUSTER_NETWORK_POLICY, "", OURS, {"spec": {"egress": [{"action": "Drop"}]}})
     controller.run()
     assert spec_of(view) == POLICY

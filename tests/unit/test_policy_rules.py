@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from ipaddress import IPv4Address, ip_address
 from random import Random
 
@@ -10,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.pipeline import Env, PolicyVerdict
+from flows.pipeline.registers import HOST_OFPORT
 from flows.simulator import Packet, SimulatedSwitch, contradictions
 from flows.simulator.packet import SYN
 from flows.text import mac_text
+from mcagent.api.trace import TraceOutcome
 from mcagent.cli.common import policy_view
 from mcagent.core.engine import IncrementalEngine
 from mcagent.core.fragments.policies import enforcement, pipeline_rules, pod_policies
@@ -23,17 +26,26 @@ from mcagent.model.config import Config, PolicyFailureMode
 from mcagent.model.kinds import kind_of
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.parsing import labels
-from mcagent.model.policies import Direction
+from mcagent.model.policies import Direction, Verdict
 from mcagent.model.problem import Severity
-from tests import policy_oracle
-from tests.policies import Policies
-from tests.policy_manifests import NODE, PODS, SENDERS, SPACES, Manifest, manifest, request, world
-from tests.policy_switch import EXITS, flows_of
+from mcagent.trace.probe import Probe
+from mcagent.trace.simulator import simulate
+from mcagent.trace.whatif.assumptions import facts_unseen
 from tests.properties import costly
+from tests.worlds import policy_oracle
+from tests.worlds.core_inputs import cluster, gateway, node, snapshot
+from tests.worlds.policies import Policies
+from tests.worlds.policy_manifests import NODE, PODS, SENDERS, SPACES, Manifest, manifest, request, world
+from tests.worlds.policy_switch import EXITS, flows_of
 
 CLUSTER_IDS = {"east": 1, "west": 2}
 PROTOCOLS = {"TCP": 6, "UDP": 17, "ICMP": 1}
 
+TOPOLOGY = (
+    *(node(NODE, "192.0.2.1", "10.1.0.0/24"), gateway(NODE, "192.0.2.1")),
+    cluster("east", "10.97.0.0/16", "10.2.0.0/16", gateways=("203.0.113.1",)),
+    cluster("west", "10.98.0.0/16", "10.3.0.0/16", gateways=("203.0.113.2",)),
+)
 ENV = Env(gateway=True, ct_zone_base=28003, local_gateways=(), identities=True)
 
 
@@ -68,7 +80,7 @@ def config(mode: PolicyFailureMode) -> Config:
 
 
 def packet(asked: policy_oracle.Request) -> Packet:
-    """Return the packet of a request, as `tests.policy_switch` takes it."""
+    """Return the packet of a request, as `tests.worlds.policy_switch` takes it."""
     seen = as_seen(asked)
     outwards = seen.direction is Direction.EGRESS
     assert isinstance(seen.pod, IPv4Address)
@@ -124,6 +136,50 @@ def test_flows_decide_as_the_manifests_say(seed: int, mode: PolicyFailureMode) -
         assert not walk.problems, walk
         decided = EXITS[walk.outputs[0][0]] if walk.outputs else PolicyVerdict.DROP
         assert decided.value == verdict.lower(), (asked, rules)
+
+
+@costly
+@given(seed=st.integers(0, 2**32), mode=st.sampled_from(PolicyFailureMode))
+def test_policy_explain_says_what_all_flows_of_a_node_do(seed: int, mode: PolicyFailureMode) -> None:
+    """A gateway with tunnels to both clusters: verdict, rule and isolating policies are those of its trace."""
+    random = Random(seed)
+    objects = snapshot(*TOPOLOGY)
+    policies = read(world(random))
+    attributes = {name: getattr(policies, name) for name in ATTRIBUTE.values() if getattr(policies, name)}
+    objects = replace(objects, **attributes)
+    settings = replace(config(mode), enable_pod_to_pod=True, stretched_network_policy=True)
+    simulated = simulate(objects, facts_unseen(settings), settings)
+    ports = {port.peer: port.ofport for port in simulated.tunnels.values()}
+    in_force = policy_view.in_force(objects, settings)
+    for _ in range(30):
+        generated = request(random)
+        generated = replace(generated, cluster="west" if generated.address == "10.3.0.1" else "east")
+        policy_request = as_seen(generated)
+        exporters = next((clusters for *_, number, clusters in SENDERS if number == policy_request.identity), ())
+        if exporters is not None and generated.cluster not in exporters:
+            policy_request = replace(policy_request, identity=labels.UNKNOWN)
+        if generated.icmp is not None:
+            policy_request = replace(policy_request, icmp=(8, 0))
+        ingress = policy_request.direction is Direction.INGRESS
+        ends = (policy_request.peer, policy_request.pod) if ingress else (policy_request.pod, policy_request.peer)
+        probe = Probe(
+            in_port=ports[generated.cluster] if ingress else HOST_OFPORT,
+            source=IPv4Address(str(ends[0])),
+            destination=IPv4Address(str(ends[1])),
+            protocol=generated.protocol.lower(),
+            source_port=4000,
+            port=generated.port,
+            identity=policy_request.identity if ingress else 0,
+        )
+        trace, decision = simulated.trace(probe), policy_view.decide(in_force, policy_request)
+        rules = [rule for rule in trace.policies if rule.verdict != "pass"]
+        named = [(rule.policy.replace("/", " ", 1), rule.rule) for rule in rules]
+        assert named == ([(decision.policy, decision.rule)] if decision.policy else []), (generated, trace)
+        if trace.isolated_by:
+            assert f"isolated by {', '.join(trace.isolated_by)}, " in decision.why
+        reached = TraceOutcome.HOST if ingress else TraceOutcome.TUNNEL
+        outcome = {Verdict.DROP: TraceOutcome.DROPPED, Verdict.REJECT: TraceOutcome.REJECTED}
+        assert trace.outcome == outcome.get(decision.verdict, reached), (generated, trace)
 
 
 @costly

@@ -13,14 +13,16 @@ from devtools.apiserver.storage.merge import merge_patch
 from mcagent.controller.contract.policies import CARRIED, as_stored
 from mcagent.controller.machinery.apply import RAW, Verb, plan
 from mcagent.controller.machinery.reconciler import Json, Ref, Wanted
+from mcagent.model.api.patches import patch
 from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
-from tests.unit.leader_world import AREA, Leader
-from tests.unit.member_world import north_of
+from mcagent.model.parsing.decode import TYPES
 from tests.unit.test_kubernetes_policies import ADMIN, joined
 from tests.unit.test_kubernetes_policies import imported as kubernetes_import
 from tests.unit.test_kubernetes_policies import spec_of as kubernetes_spec
 from tests.unit.test_policy_replication import IMPORT, OURS, antrea, imported, policy, spec_of
+from tests.worlds.leader_world import AREA, Leader
+from tests.worlds.member_world import north_of
 
 POLICIES = (Kind.CLUSTER_NETWORK_POLICY, *CARRIED)
 
@@ -117,7 +119,7 @@ def holding(kind: Kind, policy_spec: Json) -> Json:
 def written(kind: Kind, before: Json, desired: Json) -> Any:
     """Write a policy over another until nothing is left to do, and return the policy that is there then."""
     ref = Ref(kind=kind, namespace="ns" if KINDS[kind].namespaced else "", name="x")
-    step = Wanted(ref=ref, body=holding(kind, desired))
+    step = Wanted(ref=ref, body=patch(TYPES[kind], **holding(kind, desired)))
     present = {**holding(kind, before), "metadata": {"name": "x", "uid": "u", "resourceVersion": "1"}}
     for _ in range(3):
         write = plan(step, present)

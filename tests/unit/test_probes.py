@@ -41,21 +41,22 @@ WEST = remote("west", "10.97.0.0/16", "10.20.0.0/16", "10.21.3.0/24", snat=False
 def state(*clusters: AcceptedCluster) -> NodeState:
     """Return what a Node is whose cluster shows the others its Pods."""
     return NodeState(
-        clusters={one.cluster_id: one for one in clusters}, published_pods=(ip_network("10.10.0.0/16"),)
+        clusters={cluster.cluster_id: cluster for cluster in clusters},
+        published_pods=(ip_network("10.10.0.0/16"),),
     )
 
 
 def test_only_what_a_gateway_translates_is_asked() -> None:
     """All that goes to a cluster that is SNATed to; elsewhere what is no published Pod; nothing within here."""
-    asked = [connection("10.10.1.1", "10.96.0.1"), connection("192.0.2.1", "10.21.3.7")]
-    others = [
+    connections = [connection("10.10.1.1", "10.96.0.1"), connection("192.0.2.1", "10.21.3.7")]
+    other_connections = [
         connection("10.10.1.1", "10.97.0.1"),
         connection("10.10.1.1", "10.21.4.1"),
         connection("192.0.2.1", "10.10.1.1"),
         connection("10.10.1.1", "198.51.100.1"),
     ]
-    assert may_be_translated([*asked, *others], state(EAST, WEST)) == asked
-    assert may_be_translated(others, NodeState()) == []
+    assert may_be_translated([*connections, *other_connections], state(EAST, WEST)) == connections
+    assert may_be_translated(other_connections, NodeState()) == []
 
 
 def exported(name: str, *endpoints: tuple[str, int], protocol: str = "tcp") -> ExportedPort:
@@ -72,25 +73,25 @@ def exported(name: str, *endpoints: tuple[str, int], protocol: str = "tcp") -> E
 
 def test_clients_of_endpoints_are_asked_in_every_way_they_may_have_come() -> None:
     """Those in other clusters, or behind their gateway; by the endpoint's own address and each of its Services."""
-    there = replace(WEST, sources=(ip_address("192.0.2.9"),))
+    cluster = replace(WEST, sources=(ip_address("192.0.2.9"),))
     ports = {
-        one.name: one
-        for one in (
+        service.name: service
+        for service in (
             exported("a", ("10.10.1.1", 80), ("10.10.1.2", 80)),
             exported("b", ("10.10.1.1", 80)),
             exported("c", ("10.10.1.3", 80), protocol="udp"),
         )
     }
-    known = replace(state(there), services=ports, service_ids={"a": 5, "b": 0x010203, "c": 7})
-    asked = [connection("10.20.1.1", "10.10.1.1"), connection("192.0.2.9", "10.10.1.2")]
-    others = [
+    known = replace(state(cluster), services=ports, service_ids={"a": 5, "b": 0x010203, "c": 7})
+    connections = [connection("10.20.1.1", "10.10.1.1"), connection("192.0.2.9", "10.10.1.2")]
+    other_connections = [
         connection("10.22.1.1", "10.10.1.1"),  # from nowhere that is known
         connection("10.20.1.1", "10.10.1.3"),
         connection("10.20.1.1", "10.10.1.4"),
-        replace(asked[0], server_port=81),
+        replace(connections[0], server_port=81),
     ]
-    assert list(client_probes(others, known)) == []
-    twice, once = (list(client_probes([client, *others], known)) for client in asked)
+    assert list(client_probes(other_connections, known)) == []
+    twice, once = (list(client_probes([client, *other_connections], known)) for client in connections)
     assert [frame[:12].hex(":") for frame in twice] == [
         "aa:bb:cc:dd:ee:f9:0a:6d:63:00:00:01",
         "aa:bb:cc:dd:ee:f2:0a:6d:63:00:00:01",
@@ -98,7 +99,7 @@ def test_clients_of_endpoints_are_asked_in_every_way_they_may_have_come() -> Non
         "aa:bb:cc:dd:ee:f1:0a:6d:00:01:02:03",
     ]
     assert len(once) == 3
-    assert {frame[12:] for frame in twice[1:]} == {probe(asked[0], tos=TOS_PROBE)[12:]}
+    assert {frame[12:] for frame in twice[1:]} == {probe(connections[0], tos=TOS_PROBE)[12:]}
 
 
 def sums_up(data: bytes) -> bool:

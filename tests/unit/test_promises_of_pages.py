@@ -80,6 +80,7 @@ PROMISES: dict[str, dict[str, set[str]]] = {
         "2, 4 or 8 times as much and at most 3 s": {
             "test_the_time_is_never_below_the_configured_one_and_never_above_its_bound"
         },
+        "open in one direction only": {"test_a_gateway_that_receives_none_of_our_packets_is_avoided"},
         "both agents send 20 probes": {"test_a_tunnel_that_bfd_loses_is_examined"},
         "The alarm was false if": {
             "test_a_real_failure_is_no_false_alarm",

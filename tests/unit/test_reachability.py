@@ -27,8 +27,8 @@ from mcagent.core.failover.reachability import (
     unreachable_from_all,
 )
 from mcagent.model.dataplane.resources import PeerKind, TunnelPort
-from tests import small_topology as small
-from tests.unit.core_inputs import tunnel_port
+from tests.worlds import small_topology as small
+from tests.worlds.core_inputs import tunnel_port
 
 NUMBERS = st.frozensets(st.integers(0, (1 << 64) - 1), max_size=20)
 EAST, WEST = cluster_hash("east"), cluster_hash("west")
@@ -39,10 +39,10 @@ def peer(port: TunnelPort, live: bool) -> PeerLiveness:
     return PeerLiveness(port=port.name, group="", live=live, cause=LivenessCause.BFD, text="", since=0.0)
 
 
-def world(*found: tuple[int, str, PeerKind, bool]) -> tuple[tuple[TunnelPort, ...], dict[str, PeerLiveness]]:
+def world(*peers: tuple[int, str, PeerKind, bool]) -> tuple[tuple[TunnelPort, ...], dict[str, PeerLiveness]]:
     """Return tunnels and what is known of their peers."""
-    ports = tuple(tunnel_port(number, name, kind) for number, name, kind, _ in found)
-    return ports, {port.name: peer(port, one[3]) for port, one in zip(ports, found, strict=True)}
+    ports = tuple(tunnel_port(number, name, kind) for number, name, kind, _ in peers)
+    return ports, {port.name: peer(port, one[3]) for port, one in zip(ports, peers, strict=True)}
 
 
 @given(NUMBERS, st.binary(max_size=30))
@@ -109,52 +109,52 @@ def test_a_cluster_with_one_live_gateway_is_reached() -> None:
 def test_a_worker_hears_its_gateways_and_forgets_what_expired() -> None:
     """The loop is woken by what is new, and when it is over."""
     now, woken = [100.0], []
-    one = Reachability(send=lambda *_: None, changed=lambda: woken.append(now[0]), clock=lambda: now[0])
+    reachability = Reachability(send=lambda *_: None, changed=lambda: woken.append(now[0]), clock=lambda: now[0])
     ports, peers = world((2, "g1", PeerKind.GATEWAY, True))
-    one.receive(2, encode_frame({EAST}))
-    one.receive(2, encode_frame({EAST}))
-    one.receive(2, b"noise")
-    one.receive(3, encode_frame({WEST}))  # of no gateway that is known
+    reachability.receive(2, encode_frame({EAST}))
+    reachability.receive(2, encode_frame({EAST}))
+    reachability.receive(2, b"noise")
+    reachability.receive(3, encode_frame({WEST}))  # of no gateway that is known
     assert len(woken) == 2
-    assert one.update(ports, peers) == {EAST}
-    assert one.wake == 100.0 + LASTS
-    now[0] = one.wake
-    assert one.update(ports, peers) == frozenset()
-    one.receive(2, encode_frame({EAST}))
-    assert one.update(ports, peers) == {EAST}
-    one.receive(2, encode_frame(()))
-    assert one.update(ports, peers) == frozenset()
+    assert reachability.update(ports, peers) == {EAST}
+    assert reachability.wake == 100.0 + LASTS
+    now[0] = reachability.wake
+    assert reachability.update(ports, peers) == frozenset()
+    reachability.receive(2, encode_frame({EAST}))
+    assert reachability.update(ports, peers) == {EAST}
+    reachability.receive(2, encode_frame(()))
+    assert reachability.update(ports, peers) == frozenset()
     assert len(woken) == 4
 
 
 def test_a_gateway_tells_its_nodes_at_once_and_again() -> None:
     """All of this cluster's Nodes, and no other cluster; nothing while everything is reached from the start."""
     sent: list[tuple[Sequence[int], bytes]] = []
-    more = threading.Event()
+    event = threading.Event()
 
-    def send(ports: Sequence[int], found: bytes) -> None:
-        sent.append((ports, found))
-        more.set()
+    def send(ports: Sequence[int], data: bytes) -> None:
+        sent.append((ports, data))
+        event.set()
 
-    one = Reachability(send=send)
-    one.start()
+    reachability = Reachability(send=send)
+    reachability.start()
     try:
         node, sibling = (4, "w1", PeerKind.NODE, True), (5, "g2", PeerKind.GATEWAY, False)
-        assert one.update(*world(node, sibling, (6, "east", PeerKind.REMOTE, True))) == frozenset()
-        assert one.update(*world(node, sibling, (6, "east", PeerKind.REMOTE, False))) == {EAST}
+        assert reachability.update(*world(node, sibling, (6, "east", PeerKind.REMOTE, True))) == frozenset()
+        assert reachability.update(*world(node, sibling, (6, "east", PeerKind.REMOTE, False))) == {EAST}
         wait_until(lambda: len(sent) >= 3, "it to be told again", timeout=5)
         assert set(sent) == {((4, 5), encode_frame({EAST}))}
-        one.update(*world(node, sibling, (6, "east", PeerKind.REMOTE, True)))
+        reachability.update(*world(node, sibling, (6, "east", PeerKind.REMOTE, True)))
         wait_until(lambda: sent[-1][1] == encode_frame(()), "its return to be told", timeout=5)
     finally:
-        one.stop()
+        reachability.stop()
 
 
 @pytest.mark.parametrize("gateway", [True, False])
 def test_only_the_tunnels_to_gateways_of_this_cluster_lead_to_the_agent(gateway: bool) -> None:
     """What others send with that Ethernet type meets the drop of all that is no IP."""
     flows = small.flows_of(small.parts(gateway=gateway, siblings=(3, 4)))
-    handed = [flow for flow in flows if any(isinstance(one, ToController) for one in flow.actions)]
+    handed = [flow for flow in flows if any(isinstance(action, ToController) for action in flow.actions)]
     handed = [flow for flow in handed if flow.table == 0]  # table Service hands over what is tracked, so IP
     assert {flow.match_text for flow in handed} == {"in_port=3,dl_type=0x88b5", "in_port=4,dl_type=0x88b5"}
     first = [flow for flow in flows if flow.table == 0 and flow.actions]

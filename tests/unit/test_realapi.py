@@ -31,13 +31,13 @@ def put(directory: Path, *names: str) -> Path:
 
 def both(environment: dict[str, str]) -> list[str]:
     """Return what `find` and the script find; they must agree."""
-    found = find(environment)
-    paths = [found.kube_apiserver, found.etcd, found.kube_controller_manager] if found else []
-    ours = [str(path) for path in paths if path is not None]
-    told = subprocess.run([SCRIPT], env=environment, capture_output=True, text=True, check=False)
-    assert told.stdout.splitlines() == ours
-    assert (told.returncode == 0) == bool(ours)
-    return ours
+    programs = find(environment)
+    paths = [programs.kube_apiserver, programs.etcd, programs.kube_controller_manager] if programs else []
+    paths_found = [str(path) for path in paths if path is not None]
+    result = subprocess.run([SCRIPT], env=environment, capture_output=True, text=True, check=False)
+    assert result.stdout.splitlines() == paths_found
+    assert (result.returncode == 0) == bool(paths_found)
+    return paths_found
 
 
 @pytest.fixture
@@ -89,9 +89,9 @@ def test_the_cache_is_the_last_place(environment: dict[str, str], tmp_path: Path
 
 def test_without_go_nothing_is_built(environment: dict[str, str]) -> None:
     """--build without a Go toolchain says what is needed and ends with status 1, not 2: it is no failed build."""
-    told = subprocess.run([SCRIPT, "--build"], env=environment, capture_output=True, text=True, check=False)
-    assert told.returncode == 1
-    assert "takes Go 1." in told.stderr
+    result = subprocess.run([SCRIPT, "--build"], env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert "takes Go 1." in result.stderr
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
@@ -141,15 +141,15 @@ def test_what_was_built_is_kept(tmp_path: Path) -> None:
         os.utime(version / ".used", (time.time() - days * 86400,) * 2)
     os.utime(undated, (0, 0))  # an older revision made it
     environment = {"PATH": f"{go}:{SYSTEM}", "XDG_CACHE_HOME": str(tmp_path / "xdg"), "TMPDIR": str(tmp_path)}
-    told = [
+    results = [
         subprocess.run([SCRIPT, "--build"], env=environment, capture_output=True, text=True, check=True)
         for _ in range(2)
     ]
-    assert "compiling etcd" in told[0].stderr
-    assert told[1].stderr == ""
-    assert told[0].stdout == told[1].stdout
-    found = find({"PATH": "", "XDG_CACHE_HOME": str(tmp_path / "xdg")})
-    assert found is not None
-    assert str(found.etcd.resolve()) in told[0].stdout
+    assert "compiling etcd" in results[0].stderr
+    assert results[1].stderr == ""
+    assert results[0].stdout == results[1].stdout
+    programs = find({"PATH": "", "XDG_CACHE_HOME": str(tmp_path / "xdg")})
+    assert programs is not None
+    assert str(programs.etcd.resolve()) in results[0].stdout
     assert [version.exists() for version in others] == [False, True, True]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["go", "xdg"]

@@ -22,7 +22,7 @@ from mcagent.model.dataplane.facts import Facts
 from mcagent.model.objects import ClusterInfoImport, Kind
 from mcagent.model.parsing.granted import CLAIMS_ANNOTATION
 from mcagent.model.problem import Problem, Severity
-from tests.unit.core_inputs import HOME, addresses, cluster, config, gateway, networks, node, snapshot
+from tests.worlds.core_inputs import HOME, addresses, cluster, config, gateway, networks, node, snapshot
 
 FACTS = Facts(
     addresses=addresses("172.30.0.1"),
@@ -106,10 +106,10 @@ def test_a_pod_cidr_is_used_without_protected_addresses(cidr: str, excluded: lis
     """Other addresses are routed, sources are kept, a warning names what is not; Service CIDRs are refused."""
     granted = {cidr: "2026-01-05T00:00:00.000000Z"}
     east = checked(cluster("east", "10.97.0.0/16", cidr, granted=granted))
-    used = [n for n in east.uncontested.cidrs if n != ip_network("10.97.0.0/16")]
+    cidrs = [n for n in east.uncontested.cidrs if n != ip_network("10.97.0.0/16")]
     outside = {ip_network(text) for text in excluded}
-    assert sorted(collapse_addresses([*used, *outside])) == [ip_network(cidr)]  # type: ignore[type-var]
-    assert not any(part.overlaps(network) for part in used for network in outside)
+    assert sorted(collapse_addresses([*cidrs, *outside])) == [ip_network(cidr)]  # type: ignore[type-var]
+    assert not any(part.overlaps(network) for part in cidrs for network in outside)
     assert not east.uncontested.snat
     assert east.uncontested.refused_pods == ()
     (problem,) = east.problems
@@ -235,9 +235,9 @@ def test_no_claim_takes_a_route_over(
     specific = [route for route in routes if not private.subnet_of(route)]
     for accepted in result.uncontested.cidrs:
         assert isinstance(accepted, IPv4Network)
-        taken = [route for route in specific if route.overlaps(accepted)]
+        overlapping = [route for route in specific if route.overlaps(accepted)]
         consent = any(accepted.subnet_of(a) and not private.subnet_of(a) for a in allowed)
-        assert not taken or consent
+        assert not overlapping or consent
     if not specific:
         assert "RoutedElsewhere" not in {problem.reason for problem in result.problems}
 

@@ -18,7 +18,7 @@ from mcagent.core.compile import Compiler
 from mcagent.model.dataplane.facts import Facts
 from mcagent.model.dataplane.resources import FlowEntry, GroupEntry, MeterEntry, TunnelPort
 from mcagent.model.objects import ApiObject, ClusterInfoImport, IpProtocol, ServicePort
-from tests.unit.core_inputs import (
+from tests.worlds.core_inputs import (
     HOME,
     cluster,
     config,

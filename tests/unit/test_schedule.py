@@ -58,37 +58,37 @@ def test_the_pause_shrinks_again_when_changes_come_singly() -> None:
 
 def test_back_off_doubles_up_to_a_bound() -> None:
     """What is refused is tried ever more seldom."""
-    found, delays = None, []
+    delay, delays = None, []
     for _ in range(12):
-        found = retry(found)
-        delays.append(found.at)
+        delay = retry(delay)
+        delays.append(delay.at)
     assert delays[:3] == [0.25, 0.5, 1.0]
     assert delays[-1] == TIMING.retry_max
 
 
 def test_jitter_only_shortens() -> None:
     """Many agents do not knock at the same moment, and none waits longer than the bound."""
-    found = next_retry(None, unreachable=False, retryable=True, now=0.0, random=0.999, timing=TIMING)
-    assert 0.25 * 0.75 <= found.at < 0.25
+    delay = next_retry(None, unreachable=False, retryable=True, now=0.0, random=0.999, timing=TIMING)
+    assert 0.25 * 0.75 <= delay.at < 0.25
 
 
 def test_what_cannot_be_reached_is_tried_every_second() -> None:
     """A facility that comes back is noticed soon even if nobody tells."""
-    found = None
+    delay = None
     for _ in range(20):
-        found = retry(found, unreachable=True)
-    assert found is not None
-    assert found.at == TIMING.unreachable_max
+        delay = retry(delay, unreachable=True)
+    assert delay is not None
+    assert delay.at == TIMING.unreachable_max
 
 
 def test_what_cannot_succeed_waits_for_new_input() -> None:
     """A refusal that will be the same again is not repeated for its own sake; new input may try."""
-    found = retry(None, retryable=False)
-    assert found.at == math.inf
-    queue = replace(QUIET, changes=1, retries={Backend.NFT: found})
+    delay = retry(None, retryable=False)
+    assert delay.at == math.inf
+    queue = replace(QUIET, changes=1, retries={Backend.NFT: delay})
     assert plan_pass(queue, 0.0).blocked == {Backend.NFT}
-    assert plan_pass(queue, found.on_change_at).blocked == frozenset()
-    assert after_change(found).at == found.on_change_at
+    assert plan_pass(queue, delay.on_change_at).blocked == frozenset()
+    assert after_change(delay).at == delay.on_change_at
 
 
 def test_a_failing_backend_is_left_alone_until_its_time() -> None:

@@ -10,8 +10,8 @@ from mcagent.controller.leader import leader_reconcilers
 from mcagent.controller.leader.members import REFUSED_KEPT
 from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.model.objects import Kind
-from tests.unit.control_view import Controller, MemoryView
-from tests.unit.leader_world import AREA, FLAT, SET, Leader, endpoints, service
+from tests.worlds.control_view import Controller, MemoryView
+from tests.worlds.leader_world import AREA, FLAT, SET, Leader, endpoints, service
 
 FIRST = LeaderSettings(namespace=AREA, allowed_endpoint_cidrs=FLAT, home="first")
 SECOND = replace(FIRST, home="second", limits=MemberLimits(max_endpoints=1))
@@ -42,8 +42,8 @@ class Pair:
     def stop(self, controller: Controller, home: str) -> None:
         """End a controller as SIGTERM does."""
         controller.closed = True
-        for wanted in released(controller.view, AREA, home):
-            self.leader.api.carry_out(wanted)
+        for released_object in released(controller.view, AREA, home):
+            self.leader.api.carry_out(released_object)
 
     def marks(self) -> tuple[str, str]:
         """Return the annotations of the ClusterSet."""
@@ -53,8 +53,8 @@ class Pair:
     def condition(self) -> tuple[str, str]:
         """Return status and reason of the condition OneController; "" if there is none."""
         conditions = {item["type"]: item for item in self.leader.status()["conditions"]}
-        one = conditions.get("OneController", {"status": "", "reason": ""})
-        return one["status"], one["reason"]
+        condition = conditions.get("OneController", {"status": "", "reason": ""})
+        return condition["status"], condition["reason"]
 
 
 def reasons(controller: Controller) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 
 from mcagent.kube.addresses import KEPT, ServerAddresses
-from tests.unit.core_inputs import addresses
+from tests.worlds.core_inputs import addresses
 
 
 class Connected:
@@ -37,20 +37,20 @@ def test_the_latest_are_kept() -> None:
     for number in range(100):
         found.note(Connected("10.0.0.1", 6443))
         found.note(Connected(f"10.0.1.{number}", 6443))
-    kept = found.of("https://api.example")
-    assert len(kept) == KEPT
-    assert kept[0] == addresses("10.0.0.1")[0]
-    assert kept[-1] == addresses("10.0.1.99")[0]
+    latest = found.of("https://api.example")
+    assert len(latest) == KEPT
+    assert latest[0] == addresses("10.0.0.1")[0]
+    assert latest[-1] == addresses("10.0.1.99")[0]
 
 
 def test_what_is_no_connection_is_passed_over() -> None:
     """A closed socket, none at all, a socket of another kind, or a URL that is none are no addresses."""
-    found = ServerAddresses()
+    addresses = ServerAddresses()
     closed = socket.socket()
     closed.close()
-    ours, theirs = socket.socketpair()
-    for one in (None, closed, ours, Connected(), Connected(None), Connected("")):
-        found.note(one)
-    ours.close()
-    theirs.close()
-    assert found.of("http://[") == ()
+    own_socket, peer_socket = socket.socketpair()
+    for connection in (None, closed, own_socket, Connected(), Connected(None), Connected("")):
+        addresses.note(connection)
+    own_socket.close()
+    peer_socket.close()
+    assert addresses.of("http://[") == ()

@@ -33,9 +33,9 @@ from mcagent.model.errors import McagentError
 
 def test_who_cannot_listen_says_where(tmp_path: Path) -> None:
     """Address and port, or path, and why."""
-    taken = bound(("127.0.0.1", 0))
-    port = taken.getsockname()[1]
-    with taken, pytest.raises(OSError, match=rf"cannot listen on 127\.0\.0\.1:{port}: Address already in use"):
+    address = bound(("127.0.0.1", 0))
+    port = address.getsockname()[1]
+    with address, pytest.raises(OSError, match=rf"cannot listen on 127\.0\.0\.1:{port}: Address already in use"):
         bound(("127.0.0.1", port))
     with pytest.raises(OSError, match=r"cannot listen on \[2001:db8::1\]:80: Cannot assign requested address"):
         bound(("2001:db8::1", 80))
@@ -89,9 +89,9 @@ def test_bodies_have_a_length_and_a_bound(length: str, status: int) -> None:
 
 def waiting(source: str, since: float) -> ClientConnection:
     """Return a connection that waits since then."""
-    one = socket.socket()
-    one.close()
-    return ClientConnection(stream=one, handle=one, source=source, since=since, deadline=0.0, limits=LIMITS)
+    sock = socket.socket()
+    sock.close()
+    return ClientConnection(stream=sock, handle=sock, source=source, since=since, deadline=0.0, limits=LIMITS)
 
 
 def test_the_greediest_source_gives_way_first() -> None:
@@ -233,21 +233,21 @@ def test_commands_of_the_node_ask_over_a_socket_of_root(tmp_path: Path) -> None:
     """Where others need a token, this Node's commands are answered; on the loopback as ever."""
     pages = {"/status": lambda: Page(body='{"node": "n1"}')}
     core = Config(node_name="n1")
-    more = {"core": core, "source": "dir:/nowhere", "run_dir": str(tmp_path), "health_listen": "0"}
-    abroad = Settings(**more, listen="0.0.0.0:0")  # type: ignore[arg-type]
+    settings = {"core": core, "source": "dir:/nowhere", "run_dir": str(tmp_path), "health_listen": "0"}
+    abroad = Settings(**settings, listen="0.0.0.0:0")  # type: ignore[arg-type]
     servers = AgentServers(abroad, pages)
     assert ask_agent(abroad) == {"node": "n1"}
     servers.close()
     assert not list(tmp_path.glob("*.sock"))
     with pytest.raises(McagentError, match=r"status\.sock"):
         ask_agent(abroad)
-    home = Settings(**more, listen="127.0.0.1:0")  # type: ignore[arg-type]
+    home = Settings(**settings, listen="127.0.0.1:0")  # type: ignore[arg-type]
     assert not home.requires_token
-    opened = Settings(**more, listen="0.0.0.0:0", metrics_authentication=Authentication.NONE)  # type: ignore[arg-type]
+    opened = Settings(**settings, listen="0.0.0.0:0", metrics_authentication=Authentication.NONE)  # type: ignore[arg-type]
     servers = AgentServers(opened, pages)
-    with socket.create_connection(("127.0.0.1", servers.port)) as made:
-        made.sendall(b"GET /status HTTP/1.1\r\n\r\n")
-        assert b"200 OK" in made.recv(999)
+    with socket.create_connection(("127.0.0.1", servers.port)) as connection:
+        connection.sendall(b"GET /status HTTP/1.1\r\n\r\n")
+        assert b"200 OK" in connection.recv(999)
     servers.close()
 
 
@@ -265,12 +265,12 @@ def test_an_answer_that_drips_ends_in_time(head: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def drip() -> None:
-            made, _ = listening.accept()
-            made.recv(9999)
-            made.sendall(f"HTTP/1.1 200 OK\r\n{head}".encode())
-            with made, contextlib.suppress(OSError):
+            connection, _ = listening.accept()
+            connection.recv(9999)
+            connection.sendall(f"HTTP/1.1 200 OK\r\n{head}".encode())
+            with connection, contextlib.suppress(OSError):
                 while not stop.wait(0.05):
-                    made.sendall(b"[")
+                    connection.sendall(b"[")
 
         server = threading.Thread(target=drip)
         server.start()
@@ -290,10 +290,10 @@ def test_connections_are_used_again(tmp_path: Path) -> None:
         listening.settimeout(10)
 
         def serve() -> None:
-            made, _ = listening.accept()
-            with made:
-                while made.recv(9999):
-                    made.sendall(answer)
+            connection, _ = listening.accept()
+            with connection:
+                while connection.recv(9999):
+                    connection.sendall(answer)
 
         server = threading.Thread(target=serve)
         server.start()

@@ -195,17 +195,17 @@ def test_select_moves_only_the_connections_of_a_lost_bucket(
     packet = replace(PACKET, src_port=port)
     switch = SimulatedSwitch.of([flow(0, 1, (act.ToGroup(1),))], [select(*sorted(ports))])
     ((chosen, _),) = switch.walk(packet).outputs
-    lost = data.draw(st.sampled_from(sorted(ports)))
-    ((after, _),) = switch.walk(packet, live=frozenset(ports - {lost})).outputs
-    assert after != lost
-    assert chosen in {after, lost}
+    lost_port = data.draw(st.sampled_from(sorted(ports)))
+    ((after, _),) = switch.walk(packet, live=frozenset(ports - {lost_port})).outputs
+    assert after != lost_port
+    assert chosen in {after, lost_port}
 
 
 def test_select_spreads_connections() -> None:
     """Over many connections every bucket of equal weight gets its share."""
     switch = SimulatedSwitch.of([flow(0, 1, (act.ToGroup(1),))], [select(4, 5, 6, 7)])
-    taken = [switch.walk(replace(PACKET, src_port=p)).outputs[0][0] for p in range(2000, 3000)]
-    assert all(taken.count(p) > 180 for p in (4, 5, 6, 7))
+    ports_taken = [switch.walk(replace(PACKET, src_port=p)).outputs[0][0] for p in range(2000, 3000)]
+    assert all(ports_taken.count(p) > 180 for p in (4, 5, 6, 7))
 
 
 @pytest.mark.parametrize("fields", [CONNECTION, SOME_BITS], ids=["connection", "some bits"])
@@ -267,18 +267,18 @@ def test_lookup_equals_a_plain_search(data: st.DataObject) -> None:
     state = walk.steps[0].state
     matching = [f for f in flows if all(state.get(t.field, 0) & t.mask == t.value for t in f.match.terms)]
     top = max((f.priority for f in matching), default=None)
-    found = {f.actions for f in matching if f.priority == top}
-    taken = {step.flow.actions for step in walk.steps if step.flow}
-    assert taken <= found
-    assert bool(taken) is bool(found)
-    assert bool(walk.problems) is (len(found) > 1)
+    expected = {f.actions for f in matching if f.priority == top}
+    actions = {step.flow.actions for step in walk.steps if step.flow}
+    assert actions <= expected
+    assert bool(actions) is bool(expected)
+    assert bool(walk.problems) is (len(expected) > 1)
 
 
 def test_a_conjunctive_match_needs_every_clause() -> None:
     """Only with a flow of each clause the packet is looked up again; a plain flow of that priority comes first."""
-    one, two = act.Conjunction(7, 1, 2), act.Conjunction(7, 2, 2)
+    conjunction, two = act.Conjunction(7, 1, 2), act.Conjunction(7, 2, 2)
     rule = [
-        flow(0, 5, (one,), *to("10.2.0.9/32")),
+        flow(0, 5, (conjunction,), *to("10.2.0.9/32")),
         flow(0, 5, (two,), exact(IN_PORT, 3)),
         flow(0, 5, (act.Output(9),), exact(CONJ_ID, 7)),
         flow(0, 1, (act.Output(1),)),

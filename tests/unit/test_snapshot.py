@@ -103,15 +103,15 @@ def test_a_node_keeps_its_last_address_and_pod_cidr_while_its_object_has_none() 
     """Each lost field is a warning that names Node, field and value, until the Node has a value again."""
     good = apply_changes(Snapshot(), [Upsert(kind=Kind.NODE, raw=raw_node("n1", "10.0.0.1", "10.1.0.0/24"))])
     assert good.problems == ()
-    lost = apply_changes(good, [Upsert(kind=Kind.NODE, raw=raw_node("n1"))])
-    assert lost.nodes is good.nodes
-    assert [(p.subject, p.path, p.reason, p.severity) for p in lost.problems] == [
+    after_loss = apply_changes(good, [Upsert(kind=Kind.NODE, raw=raw_node("n1"))])
+    assert after_loss.nodes is good.nodes
+    assert [(p.subject, p.path, p.reason, p.severity) for p in after_loss.problems] == [
         ("Node n1", "spec.podCIDRs", "LastValueUsed", Severity.WARNING),
         ("Node n1", "status.addresses", "LastValueUsed", Severity.WARNING),
     ]
-    assert "10.1.0.0/24" in lost.problems[0].message
-    assert "10.0.0.1" in lost.problems[1].message
-    listed = apply_changes(lost, [Relist(kind=Kind.NODE, items=[raw_node("n1", "169.254.0.1")])])
+    assert "10.1.0.0/24" in after_loss.problems[0].message
+    assert "10.0.0.1" in after_loss.problems[1].message
+    listed = apply_changes(after_loss, [Relist(kind=Kind.NODE, items=[raw_node("n1", "169.254.0.1")])])
     assert (listed.nodes, len(listed.problems)) == (good.nodes, 2)
     back = apply_changes(listed, [Upsert(kind=Kind.NODE, raw=raw_node("n1", "10.0.0.7", "10.1.7.0/24"))])
     assert back.problems == ()
@@ -129,12 +129,12 @@ def test_the_service_cidrs_of_the_last_gateways_stay() -> None:
     assert apply_changes(Snapshot(), [Relist(kind=Kind.GATEWAY, items=[])]).service_cidrs is None
     first = apply_changes(Snapshot(), [Upsert(kind=Kind.GATEWAY, raw=raw("n1", None))])
     assert first.service_cidrs == ()
-    both = apply_changes(
+    snapshot = apply_changes(
         first, [Upsert(kind=Kind.GATEWAY, raw=raw(n, cidr)) for n, cidr in (("n1", "10.96.0.0/16"), ("n2", None))]
     )
-    assert [str(cidr) for cidr in both.service_cidrs or ()] == ["10.96.0.0/16"]
-    gone = apply_changes(both, [Relist(kind=Kind.GATEWAY, items=[])])
-    assert (gone.gateways, gone.service_cidrs) == ({}, both.service_cidrs)
+    assert [str(cidr) for cidr in snapshot.service_cidrs or ()] == ["10.96.0.0/16"]
+    gone = apply_changes(snapshot, [Relist(kind=Kind.GATEWAY, items=[])])
+    assert (gone.gateways, gone.service_cidrs) == ({}, snapshot.service_cidrs)
 
 
 def test_a_node_that_never_had_an_address_has_none() -> None:

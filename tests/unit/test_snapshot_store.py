@@ -9,7 +9,7 @@ from mcagent.core import snapshot as snapshot_module
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.parsing.parse import Parsed, parse_object
 from mcagent.model.problem import Problem
-from tests.unit.agentworld import cluster, gateway, listed, node, watch_event
+from tests.worlds.agentworld import cluster, gateway, listed, node, watch_event
 
 INFO = Kind.CLUSTER_INFO_IMPORT
 
@@ -83,12 +83,12 @@ def test_problems_of_the_source_are_told_while_they_last() -> None:
     store = filled()
     problem = Problem(subject="file a.yaml", path="", reason="NotYAML", message="no")
     store.source_problems = lambda: (problem,)
-    told = store.take()
-    assert told.problems == (problem,)
-    assert store.take() is told
+    problems = store.take()
+    assert problems.problems == (problem,)
+    assert store.take() is problems
     store.source_problems = tuple
     assert store.take().problems == ()
-    assert isinstance(told, Snapshot)
+    assert isinstance(problems, Snapshot)
 
 
 def test_an_object_that_nobody_thought_of_costs_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ def test_an_object_that_nobody_thought_of_costs_only_itself(monkeypatch: pytest.
     listed(store, Kind.NODE, [node(name) for name in ("a1", "poison", "a2")])
     store.apply(Kind.GATEWAY, watch_event("ADDED", gateway("poison")))
     store.apply(Kind.GATEWAY, watch_event("ADDED", gateway("a1")))
-    found = store.take()
-    assert set(found.nodes) == {"a1", "a2"}
-    assert set(found.gateways) == {"kube-system/a1"}
-    assert found.synced == {Kind.NODE}
+    changes = store.take()
+    assert set(changes.nodes) == {"a1", "a2"}
+    assert set(changes.gateways) == {"kube-system/a1"}
+    assert changes.synced == {Kind.NODE}

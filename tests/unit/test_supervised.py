@@ -68,9 +68,9 @@ def test_a_thread_that_dies_is_told_with_its_cause(log_lines: list[str]) -> None
     thread = Supervised(boom, name="reader")
     thread.start()
     thread.join()
-    (told,) = dead()
-    assert told.startswith("reader (KeyError: ")
-    assert told.isprintable()
+    (threads,) = dead()
+    assert threads.startswith("reader (KeyError: ")
+    assert threads.isprintable()
     assert "thread reader has died: KeyError" in log_lines[0]
     assert "in boom" in log_lines[0]
     del thread
@@ -201,11 +201,11 @@ def test_a_loop_continues_after_an_exception_and_stops_within_a_pause(log_lines:
 
 def test_every_thread_of_the_product_is_one() -> None:
     """Nobody starts a thread that could die unnoticed, or catches every exception, but in the one place for it."""
-    found = []
+    threads = []
     for file in sorted(PRODUCT.rglob("*.py")):
         if file.name == "supervised.py" or "lab" in file.parts:
             continue
         text = file.read_text(encoding="utf-8")
         if ("threading.Thread(" in text and "attempt(" not in text) or "except Exception" in text:
-            found.append(str(file.relative_to(PRODUCT)))
-    assert found == [], "use mcagent.supervised: Supervised, attempt"
+            threads.append(str(file.relative_to(PRODUCT)))
+    assert threads == [], "use mcagent.supervised: Supervised, attempt"

@@ -55,8 +55,8 @@ def test_systemd_itself_finds_nothing_wrong(tmp_path: Path) -> None:
     verified = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, check=False
     )
-    found = [line for line in verified.stderr.splitlines() if unit.name in line]
-    assert (verified.returncode, found) == (0, [])
+    lines = [line for line in verified.stderr.splitlines() if unit.name in line]
+    assert (verified.returncode, lines) == (0, [])
     rated = subprocess.run(
         ["systemd-analyze", "security", "--offline=true", "--threshold=20", "--no-pager", str(unit)],
         capture_output=True,

@@ -23,7 +23,7 @@ UNIT = Path(__file__).parents[2] / "systemd" / "mcagent-agent.service"
 
 def directives() -> dict[str, dict[str, list[str]]]:
     """Return sections, keys and their values, several of a key in order (systemd.syntax(7))."""
-    found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    sections: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     section = ""
     for line in UNIT.read_text().splitlines():
         if line.startswith("["):
@@ -31,8 +31,8 @@ def directives() -> dict[str, dict[str, list[str]]]:
         elif line and not line.startswith("#"):
             key, equals, value = line.partition("=")
             assert equals, f"not a directive: {line}"
-            found[section][key].append(value)
-    return found
+            sections[section][key].append(value)
+    return sections
 
 
 @pytest.fixture
@@ -65,8 +65,8 @@ def test_the_command_line_and_environment_are_ones_that_the_agent_takes(
 def test_lock_and_sockets_lie_where_systemd_lets_the_agent_write(service: dict[str, list[str]]) -> None:
     """With ProtectSystem=strict its run directory and that of wireguard-go have to be made by systemd."""
     default = Settings.__dataclass_fields__["run_dir"].default
-    made = {f"/run/{name}" for name in service["RuntimeDirectory"][0].split()}
-    assert made == {str(default), str(SOCKETS).removeprefix("/var")}
+    directories = {f"/run/{name}" for name in service["RuntimeDirectory"][0].split()}
+    assert directories == {str(default), str(SOCKETS).removeprefix("/var")}
     assert service["ProtectSystem"] == ["strict"]
 
 

@@ -36,10 +36,10 @@ def test_a_file_that_is_overwritten_is_noticed(tests: Path, capsys: pytest.Captu
     (tests / "unit/test_one.py").write_text("def test_other(): ...\n")
     assert main([], tests) == 1
     assert main(["--update"], tests) == 1
-    told = capsys.readouterr().err
-    assert "test_a has disappeared" in told
-    assert "test_b has disappeared" in told
-    assert "test_other is not in" in told.partition("test_b has disappeared")[2]
+    output = capsys.readouterr().err
+    assert "test_a has disappeared" in output
+    assert "test_b has disappeared" in output
+    assert "test_other is not in" in output.partition("test_b has disappeared")[2]
 
 
 def test_a_removal_needs_a_reason(tests: Path) -> None:

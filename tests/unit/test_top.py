@@ -17,8 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcagent.api.codec import from_json
+from mcagent.api.codec import from_json, to_json
 from mcagent.api.status import Status
+from mcagent.api.traffic import ServicesReport, TrafficReport
 from mcagent.cli.common.live import interval_of, show
 from mcagent.cli.inspect import top
 from mcagent.cli.main import main
@@ -52,8 +53,8 @@ def test_rates_are_differences_by_time() -> None:
         tunnel("remote", "east", "192.0.2.2", rx_bytes=100, tx_errors=4),
     )
     (row,) = top.rates(before, after, 2.0, by=("cluster",))
-    assert (row["cluster"], row["tunnels"], row["live"]) == ("east", 2, 2)
-    assert (row["inBytesPerSecond"], row["outPacketsPerSecond"], row["dropsPerSecond"]) == (2050.0, 10.0, 3.0)
+    assert (row.cluster, row.tunnels, row.live) == ("east", 2, 2)
+    assert (row.in_bytes_per_second, row.out_packets_per_second, row.drops_per_second) == (2050.0, 10.0, 3.0)
 
 
 @given(
@@ -65,7 +66,7 @@ def test_no_rate_is_negative_and_standing_still_is_none(counted: list[dict[str, 
     first, second = (read(tunnel("remote", "east", "192.0.2.1", **one)) for one in counted)
     for before, after in ((first, second), (first, first), ({}, second)):
         (row,) = top.rates(before, after, seconds)
-        found = [value for name, value in row.items() if name.endswith("PerSecond")]
+        found = [value for name, value in to_json(row).items() if name.endswith("PerSecond")]
         assert all(value >= 0 for value in found)
         assert before is not after or not any(found)
         assert before or not any(found)
@@ -82,17 +83,17 @@ def test_services_have_connections_by_gateway() -> None:
     before = {"g1": exporting(shop_web=100, shop_api=5), "g2": exporting(shop_web=90)}
     after = {"g1": exporting(shop_web=110, shop_api=45), "g2": exporting(shop_web=4), "g3": exporting(shop_api=8)}
     rows = top.connections(top.exported(before), top.exported(after), 2.0)
-    assert [(row["service"], row["connectionsPerSecond"]) for row in rows] == [
+    assert [(row.service, row.connections_per_second) for row in rows] == [
         ("shop/api", 20.0),
         ("shop/web", 7.0),
         ("shop/old", 0.0),
     ]
-    assert (rows[1]["connections"], rows[1]["byGateway"]) == (114, {"g1": 5.0, "g2": 2.0})
-    shown = top.services_text(rows, {"g4": "gone"}).splitlines()
+    assert (rows[1].connections, rows[1].by_gateway) == (114, {"g1": 5.0, "g2": 2.0})
+    shown = top.services_text(ServicesReport(rows=rows, late={"g4": "gone"})).splitlines()
     assert shown[1].split()[:3] == ["shop/api", "20.0", "53"]
     assert shown[2].endswith("g1 5.0, g2 2.0")
     assert shown[-1] == "Node g4 does not answer: gone"
-    assert "nothing is exported" in top.services_text([], {})
+    assert "nothing is exported" in top.services_text(ServicesReport())
 
 
 def test_tunnels_inside_the_cluster_are_asked_for() -> None:
@@ -107,7 +108,7 @@ def test_a_table_fits_a_terminal_of_80_columns() -> None:
     long = "cluster-" + "x" * 60
     before = read(tunnel("remote", long, "192.168.2.11"), node="node-" + "y" * 60)
     after = read(tunnel("remote", long, "192.168.2.11", rx_bytes=10**11), node="node-" + "y" * 60)
-    told = top.text(top.rates(before, after, 1.0), {}, "tunnel", width=80)
+    told = top.text(TrafficReport(rows=top.rates(before, after, 1.0)), "tunnel", width=80)
     assert max(map(len, told.splitlines())) <= 80
     assert "93.1 GiB" in told
 
@@ -116,7 +117,8 @@ def test_addresses_of_gateways_are_never_cut() -> None:
     """Two gateways of a cluster differ in their last digits; without a terminal no name is cut at all."""
     gateways = [tunnel("remote", "west", ip) for ip in ("192.168.2.11", "192.168.2.12", "2001:db8:1:2:3:4:5:6")]
     rows = top.rates(read(*gateways, node="node-" + "y" * 60), read(*gateways, node="node-" + "y" * 60), 1.0)
-    narrow, piped = top.text(rows, {}, "tunnel", width=80), top.text(rows, {}, "tunnel")
+    report = TrafficReport(rows=rows)
+    narrow, piped = top.text(report, "tunnel", width=80), top.text(report, "tunnel")
     for told in (narrow, piped):
         assert all(text in told for text in ("192.168.2.11", "192.168.2.12", "2001:db8:1:2:3:4:5:6"))
     assert "node-" + "y" * 60 in piped

@@ -41,13 +41,13 @@ from mcagent.observe.gateways import LiveReport
 from mcagent.observe.health import node_health
 from mcagent.observe.topology import MAX_PROBLEMS, node_topology, page_of
 from mcagent.observe.wireguard import WireGuardReport
-from tests.unit.control_view import Controller
-from tests.unit.core_inputs import meta, tunnel_port
-from tests.unit.leader_world import AREA, Leader, announce, cluster_info, service
-from tests.unit.member_world import AREA as NORTH
-from tests.unit.member_world import HOME, member, north_of, settings
-from tests.unit.memory_objects import START
 from tests.waiting import until
+from tests.worlds.control_view import Controller
+from tests.worlds.core_inputs import meta, tunnel_port
+from tests.worlds.leader_world import AREA, Leader, announce, cluster_info, service
+from tests.worlds.member_world import AREA as NORTH
+from tests.worlds.member_world import HOME, member, north_of, settings
+from tests.worlds.memory_objects import START
 
 PORTS = {
     port.name: port
@@ -69,7 +69,7 @@ SINCE = "1970-01-12T13:46:52Z"  # second 12 of the clock of `live`
 
 def look(now: float, before: Peers, *down: str) -> Advance:
     """Return the next state of liveness with all tunnels up but some."""
-    found = [
+    observations = [
         Observation(
             port=port.name,
             group=group_of(port),
@@ -79,7 +79,7 @@ def look(now: float, before: Peers, *down: str) -> Advance:
         )
         for port in PORTS.values()
     ]
-    return advance(before, found, now, Damping())
+    return advance(before, observations, now, Damping())
 
 
 def live(*down: str) -> LiveReport:
@@ -176,9 +176,9 @@ def test_a_link_has_the_pod_cidrs_that_are_not_used() -> None:
 @given(st.dictionaries(st.sampled_from("abc"), st.integers(0, 10**12)), st.integers(0, 10**12))
 def test_rates_settle(before: dict[str, int], now: int) -> None:
     """A rate that is told is right within half of itself, and the same again changes nothing."""
-    told = links.settled(before, {"a": now})
-    assert abs(now - told["a"]) <= max(before.get("a", 0) / 2, now / 20, 1)
-    assert links.settled(told, {"a": now}) == told
+    rates = links.settled(before, {"a": now})
+    assert abs(now - rates["a"]) <= max(before.get("a", 0) / 2, now / 20, 1)
+    assert links.settled(rates, {"a": now}) == rates
 
 
 names_of_clusters = st.sampled_from(["a", "b", "c", "d"])
@@ -199,12 +199,14 @@ some_links = st.lists(
 @given(st.lists(some_links, max_size=4))
 def test_reports_of_gateways_add_up(reports: list[Sequence[ClusterLink]]) -> None:
     """Whatever the order: each cluster once, and every tunnel counted."""
-    found = links.merged(reports)
-    assert [link.cluster for link in found] == sorted({link.cluster for report in reports for link in report})
-    assert sum(link.tunnels for link in found) == sum(link.tunnels for report in reports for link in report)
-    assert links.read_text(links.as_text(found)) == found
+    links_merged = links.merged(reports)
+    assert [link.cluster for link in links_merged] == sorted(
+        {link.cluster for report in reports for link in report}
+    )
+    assert sum(link.tunnels for link in links_merged) == sum(link.tunnels for report in reports for link in report)
+    assert links.read_text(links.as_text(links_merged)) == links_merged
     numbers = [(one.cluster, one.live, one.tunnels, one.bytes_per_second) for one in links.merged(reports[::-1])]
-    assert numbers == [(one.cluster, one.live, one.tunnels, one.bytes_per_second) for one in found]
+    assert numbers == [(one.cluster, one.live, one.tunnels, one.bytes_per_second) for one in links_merged]
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=5) | st.text())
@@ -236,10 +238,10 @@ def test_a_link_that_cannot_be_is_left_out(wrong: RawObject) -> None:
 def test_what_tells_most_is_reported() -> None:
     """First what is not up, then by traffic: the rest does not fit."""
     live_links = [ClusterLink(cluster=f"c{n:03}", live=1, tunnels=1, bytes_per_second=n) for n in range(200)]
-    lost = ClusterLink(cluster="lost", live=0, tunnels=1)
-    reported = links.most_telling([*live_links, lost])
+    link = ClusterLink(cluster="lost", live=0, tunnels=1)
+    reported = links.most_telling([*live_links, link])
     assert len(reported) == links.MAX_REPORTED
-    assert lost in reported
+    assert link in reported
     assert live_links[199] in reported
     assert live_links[0] not in reported
 
@@ -481,9 +483,9 @@ def test_a_member_announces_its_links() -> None:
     controller.settle()
 
     def announced() -> tuple[ClusterLink, ...]:
-        found = north_of(view).get(Kind.MEMBER_CLUSTER_ANNOUNCE, NORTH, names.announce("east"))
-        assert found is not None
-        return links.read_text(found["metadata"]["annotations"].get(links.ANNOTATION, ""))
+        announcement = north_of(view).get(Kind.MEMBER_CLUSTER_ANNOUNCE, NORTH, names.announce("east"))
+        assert announcement is not None
+        return links.read_text(announcement["metadata"]["annotations"].get(links.ANNOTATION, ""))
 
     assert announced() == ()
     view.local.put(gateway("n1", UP))
@@ -499,9 +501,9 @@ def test_a_member_announces_its_links() -> None:
 
 def announced(cluster: str, text: str) -> RawObject:
     """Return an announcement with what a member says of its links."""
-    made = announce(cluster, START)
-    made["metadata"]["annotations"][links.ANNOTATION] = text
-    return made
+    announcement = announce(cluster, START)
+    announcement["metadata"]["annotations"][links.ANNOTATION] = text
+    return announcement
 
 
 def test_the_leader_shows_clusters_links_and_problems() -> None:
@@ -512,38 +514,41 @@ def test_the_leader_shows_clusters_links_and_problems() -> None:
     lost = ClusterLink(cluster="west", live=0, tunnels=2, since=SINCE, why="BFD is down", round_trip_micros=2800)
     world.forward(60, "east", "west")
     world.put(announced("east", links.as_text([lost, stranger, itself])), announced("west", "{"))
-    (found,) = topologies(world.view, AREA)
-    assert (found.name, [cluster.id for cluster in found.clusters]) == ("clusterset1", ["east", "south", "west"])
-    east, south, _ = found.clusters
+    (topology,) = topologies(world.view, AREA)
+    assert (topology.name, [cluster.id for cluster in topology.clusters]) == (
+        "clusterset1",
+        ["east", "south", "west"],
+    )
+    east, south, _ = topology.clusters
     assert (east.ready, east.services, east.networks) == (True, 1, ("10.96.0.0/16",))
     assert south.ready is False
-    assert [(link.source, link.target, link.live, link.why) for link in found.links] == [
+    assert [(link.source, link.target, link.live, link.why) for link in topology.links] == [
         ("east", "west", 0, "BFD is down")
     ]
-    assert found.links[0].round_trip_seconds == 0.0028
-    assert (found.changes[0].at, found.changes[0].good) == (SINCE, False)
-    messages = {problem.reason: problem.message for problem in found.problems}
+    assert topology.links[0].round_trip_seconds == 0.0028
+    assert (topology.changes[0].at, topology.changes[0].good) == (SINCE, False)
+    messages = {problem.reason: problem.message for problem in topology.problems}
     assert messages.keys() >= {"Disconnected", "ClusterUnreachable"}
     assert messages["ClusterUnreachable"] == "east has no live tunnel to west: BFD is down"
-    assert found.problem_count == len(found.problems)
-    assert json.dumps(page_of("clusterset", "mcagent-0", "1", 0.0, (found,)))
+    assert topology.problem_count == len(topology.problems)
+    assert json.dumps(page_of("clusterset", "mcagent-0", "1", 0.0, (topology,)))
 
 
 def test_a_node_shows_what_it_sees() -> None:
     """Its links with counters and probes, what its tunnels went through, its problems up to a bound."""
     problems = tuple(Problem(subject="Service a/b", path="", reason="Bad", message=str(n)) for n in range(150))
-    lost = live("mc-3", "mc-4")
-    ways = node_health("g1", NodeState(role=NodeRole.GATEWAY), lost, (), lost.epoch + 100)
-    found = node_topology("east", NodeState(), lost, carried(100), problems, probed=PROBED, findings=ways)
-    assert [(link.target, link.live, link.tunnels, link.bytes) for link in found.links] == [
+    report = live("mc-3", "mc-4")
+    ways = node_health("g1", NodeState(role=NodeRole.GATEWAY), report, (), report.epoch + 100)
+    topology = node_topology("east", NodeState(), report, carried(100), problems, probed=PROBED, findings=ways)
+    assert [(link.target, link.live, link.tunnels, link.bytes) for link in topology.links] == [
         ("south", 1, 1, 200),
         ("west", 0, 2, 400),
     ]
-    probed = [(link.round_trip_seconds, link.loss_ratio) for link in found.links]
+    probed = [(link.round_trip_seconds, link.loss_ratio) for link in topology.links]
     assert probed == [(None, None), (0.03, 0.5)]  # of the slowest and of the worst tunnel
-    assert {change.target for change in found.changes if not change.good} == {"west"}
-    assert (len(found.problems), found.problem_count) == (MAX_PROBLEMS, 151)  # the link is one, too
-    assert found.problems[0].message == "Node g1 has no live tunnel to west: BFD is down"
+    assert {change.target for change in topology.changes if not change.good} == {"west"}
+    assert (len(topology.problems), topology.problem_count) == (MAX_PROBLEMS, 151)  # the link is one, too
+    assert topology.problems[0].message == "Node g1 has no live tunnel to west: BFD is down"
 
 
 def test_a_node_shows_real_and_virtual_pod_cidrs_of_its_cluster() -> None:

@@ -122,8 +122,8 @@ def test_a_recorded_trace_is_read() -> None:
 
 def test_a_port_from_a_register_is_an_output() -> None:
     """Table Output sends to the port that a register holds; the switch says which."""
-    said = TO_GATEWAY.replace("output:43287", "output:NXM_NX_REG3[0..15]\n             -> output port is 33544")
-    trace = read(said, "br-mc", PROBE)
+    text = TO_GATEWAY.replace("output:43287", "output:NXM_NX_REG3[0..15]\n             -> output port is 33544")
+    trace = read(text, "br-mc", PROBE)
     assert (trace.outcome, trace.out_port) == (TraceOutcome.TUNNEL, 33544)
 
 
@@ -163,17 +163,17 @@ def test_what_conntrack_keeps_is_seen() -> None:
         "Datapath actions: ct(commit,zone=28004,label=0xb112155ba00000/0xffffffffffff0000,nat(dst=10.2.1.2:8080)),"
     )
     again += "recirc(0x2)\nDatapath actions: ct(commit,zone=28004,label=0/0xffff0000),3\n"
-    both = read(AT_ENDPOINT + again, "br-mc", PROBE).committed
-    assert [(one.zone, one.label) for one in both] == [(28003, 0xB1121500000000), (28004, 0xB1121500000000)]
+    commit = read(AT_ENDPOINT + again, "br-mc", PROBE).committed
+    assert [(one.zone, one.label) for one in commit] == [(28003, 0xB1121500000000), (28004, 0xB1121500000000)]
 
 
 def test_an_answer_is_asked_with_what_conntrack_keeps() -> None:
     """Its connection is known in every zone, and the switch reads nothing but numbers and known words."""
     answer = replace(PROBE, reply=True, mark=0x16F02, label=1 << 100)
-    flow, *more = answer.arguments()
+    flow, *other_arguments = answer.arguments()
     assert "ct_mark=0x16f02,ct_label=0x10000000000000000000000000," in flow
     assert flow.endswith("tcp_flags=syn|ack")
-    assert more == ["--ct-next", "trk,est,rpl"] * 4
+    assert other_arguments == ["--ct-next", "trk,est,rpl"] * 4
     assert "udp_src=40000,udp_dst=80" in replace(PROBE, protocol="udp").arguments()[0]
 
 
@@ -238,8 +238,8 @@ GOOD = "in_port=1&source=10.1.3.2&destination=10.102.0.80&protocol=tcp&source_po
 def test_a_query_is_read_strictly() -> None:
     """Each key once, numbers and addresses only: nothing else gets into the text that the switch reads."""
     assert read_query(GOOD) == PROBE
-    more = "&service=5&identity=42&reply=1&mark=3&label=340282366920938463463374607431768211455"
-    assert read_query(GOOD + more) == replace(PROBE, service=5, identity=42, reply=True, mark=3, label=2**128 - 1)
+    query = "&service=5&identity=42&reply=1&mark=3&label=340282366920938463463374607431768211455"
+    assert read_query(GOOD + query) == replace(PROBE, service=5, identity=42, reply=True, mark=3, label=2**128 - 1)
     for change in (
         ("source=10.1.3.2", "source=10.1.3.2,actions=drop"),
         ("tcp", "tcp,tcp_dst=1"),
@@ -268,7 +268,7 @@ def test_traces_are_bounded_in_rate() -> None:
     """More than the burst is refused until time has passed."""
     now = [0.0]
     page = TracePage(NOWHERE, lambda: None, clock=lambda: now[0])
-    found = [page(GOOD).status for _ in range(21)]
-    assert found == [503] * 20 + [429]
+    statuses = [page(GOOD).status for _ in range(21)]
+    assert statuses == [503] * 20 + [429]
     now[0] = 1.0
     assert page(GOOD).status == 503

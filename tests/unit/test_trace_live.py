@@ -52,8 +52,8 @@ ECHO += "reply=(src=10.102.0.80,dst=10.1.3.2,id=40000,type=0,code=0)"
 
 def test_flows_of_probes_are_told_from_others() -> None:
     """By type of service, addresses (also where a select group hashed bits of them) and protocol."""
-    found = marked_flows(FLOWS, PROBE)
-    assert [(one.packets, one.age, one.dropped) for one in found] == [
+    flows = marked_flows(FLOWS, PROBE)
+    assert [(flow.packets, flow.age, flow.dropped) for flow in flows] == [
         (2, 6.183, False),
         (0, None, True),
         (3, None, True),
@@ -87,8 +87,8 @@ def test_the_bridges_datapath_is_found() -> None:
 def test_conntrack_says_whether_there_was_an_answer(protocol: str, entry: str, answered: bool) -> None:
     """The kernel by a flag, the userspace datapath by the server's state or by what is left of the time."""
     probe = replace(PROBE, protocol=protocol)
-    (found,) = tracked(f"other,orig=(src=1.2.3.4)\n{entry}\n", probe)
-    assert (found.zone, found.answered) == (28003, answered)
+    (tracked_entry,) = tracked(f"other,orig=(src=1.2.3.4)\n{entry}\n", probe)
+    assert (tracked_entry.zone, tracked_entry.answered) == (28003, answered)
     assert in_use(entry, probe)
     assert not in_use(entry, replace(probe, source_port=40001))
     assert tracked(entry, replace(probe, source_port=40001)) == ()
@@ -106,9 +106,9 @@ def test_only_a_pods_first_packets_are_sent() -> None:
         parts = [part for part in GOOD.split("&") if not part.startswith(f"{key}=")]
         assert live("&".join([*parts, wrong])).status == 400
     assert [live(GOOD).status for _ in range(4)] == [503, 503, 503, 429]
-    seen = SeenPage(NOWHERE)
-    assert seen(GOOD.replace("tcp", "sctp")).status == 400
-    assert seen(f"{GOOD}&count=1").status == 400
+    page = SeenPage(NOWHERE)
+    assert page(GOOD.replace("tcp", "sctp")).status == 400
+    assert page(f"{GOOD}&count=1").status == 400
 
 
 # --- what it means ----------------------------------------------------------------------------------------
@@ -127,10 +127,10 @@ def hops_to(outcome: TraceOutcome, **last: object) -> list[Hop]:
 
 
 def judge(
-    hops: list[Hop], *seen: bool | None, answered: bool = False, last: Mapping[str, Any] | None = None
+    hops: list[Hop], *is_seen: bool | None, answered: bool = False, last: Mapping[str, Any] | None = None
 ) -> ProbeReport:
     """Return what it means that these Nodes have seen probes."""
-    sights = [Sighting(node=hop.node, seen=sighted) for hop, sighted in zip(hops, seen, strict=True)]
+    sights = [Sighting(node=hop.node, seen=sighted) for hop, sighted in zip(hops, is_seen, strict=True)]
     sights[-1] = replace(sights[-1], **(last or {}))
     return report(hops, tuple(sights), sent=3, answered=answered)
 
@@ -139,9 +139,9 @@ def test_where_probes_were_last_seen_says_what_is_wrong() -> None:
     """Lost between Nodes, dropped, not let into conntrack, given to a Pod that is silent, lost on the way back."""
     way = hops_to(TraceOutcome.HOST, committed=[{"zone": 1, "mark": 0, "label": 0}])
     assert judge(way, True, True, True, answered=True).verdict.startswith("an answer came back")
-    lost = judge(way, True, True, False)
-    assert lost.last_seen == "g"
-    assert "sent them to r by tunnel mc-7: they never arrived. Is UDP 6081 open" in lost.verdict
+    last_seen = judge(way, True, True, False)
+    assert last_seen.last_seen == "g"
+    assert "sent them to r by tunnel mc-7: they never arrived. Is UDP 6081 open" in last_seen.verdict
     assert "that one was not asked" in judge(way, True, True, None).verdict
     assert "conntrack did not take them" in judge(way, True, True, True).verdict
     assert "no answer came" in judge(way, True, True, True, last={"tracked": True}).verdict
@@ -156,24 +156,24 @@ def test_a_flow_that_was_there_before_is_no_sight() -> None:
     way = hops_to(TraceOutcome.HOST)
     old = {"match": "a", "packets": 2, "age": 300.0, "dropped": False}
     bare = {"match": "b", "packets": 0, "age": None, "dropped": False}
-    used = {**old, "age": 0.0}
+    aged = {**old, "age": 0.0}
     rounds = [
         {"w": [], "g": [old, bare], "r": [old]},
-        {"w": [], "g": [old, bare], "r": [used]},
+        {"w": [], "g": [old, bare], "r": [aged]},
     ]
-    asked: list[str] = []
+    requests: list[str] = []
 
     def ask(pages: Mapping[str, str]) -> dict[str, Any]:
         flows = rounds.pop(0)
         return {node: {"flows": flows[node], "tracked": []} for node in pages}
 
     def send_one(node: str, page: str) -> dict[str, Any]:
-        asked.append(f"{node} {parse_qs(urlsplit(page).query)['count']}")
+        requests.append(f"{node} {parse_qs(urlsplit(page).query)['count']}")
         return {"sent": 2, "answered": False}
 
     live = send(way, 2, ask, send_one)
-    assert asked == ["w ['2']"]
-    assert [one.seen for one in live.sights] == [True, False, True]
+    assert requests == ["w ['2']"]
+    assert [sight.seen for sight in live.sights] == [True, False, True]
     assert live.sent == 2
 
 

@@ -28,7 +28,8 @@ from mcagent.trace.simulated_tracer import make_tracer
 from mcagent.trace.simulator import simulate
 from mcagent.trace.targets import TraceTarget
 from mcagent.trace.topology import lost_tunnels
-from tests.unit.core_inputs import (
+from tests.unit.test_encryption import key, keyed
+from tests.worlds.core_inputs import (
     HOME,
     cluster,
     config,
@@ -41,7 +42,6 @@ from tests.unit.core_inputs import (
     service,
     snapshot,
 )
-from tests.unit.test_encryption import key, keyed
 
 FAR: tuple[ApiObject, ...] = (
     *(node("r1", "203.0.113.1", "10.20.1.0/24"), node("r2", "203.0.113.2", "10.20.2.0/24")),
@@ -66,10 +66,10 @@ EVERYWHERE: dict[str, object] = {}  # configured
 Asked = Mapping[str, Status]
 
 
-def stand_in(of: str, who: str, statuses: Asked, links: Mapping[str, str] | None = None) -> HopTracer:
+def stand_in(of: str, node_name: str, statuses: Asked, links: Mapping[str, str] | None = None) -> HopTracer:
     """Return a Node of a cluster; the first one is cluster "home"'s."""
     name = of or "home"
-    settings = config(WHO.get(who, who), cluster_id=name, **EVERYWHERE)
+    settings = config(WHO.get(node_name, node_name), cluster_id=name, **EVERYWHERE)
     return make_tracer(SNAPSHOTS[name], settings, statuses, links or {}, "the configuration of a test")
 
 
@@ -79,10 +79,10 @@ def encrypted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     if not request.param:
         return False
     known = {address: WireGuardInfo(public_key=key(number)) for number, address in enumerate(WHO, 1)}
-    for name, found in SNAPSHOTS.items():
-        gateways = {one: replace(g, wireguard=known[str(g.gateway_ip)]) for one, g in found.gateways.items()}
-        infos = {one: keyed(i, *(known[str(a)] for a in i.gateway_ips)) for one, i in found.cluster_infos.items()}
-        monkeypatch.setitem(SNAPSHOTS, name, replace(found, gateways=gateways, cluster_infos=infos))
+    for name, source in SNAPSHOTS.items():
+        gateways = {end: replace(g, wireguard=known[str(g.gateway_ip)]) for end, g in source.gateways.items()}
+        infos = {end: keyed(i, *(known[str(a)] for a in i.gateway_ips)) for end, i in source.cluster_infos.items()}
+        monkeypatch.setitem(SNAPSHOTS, name, replace(source, gateways=gateways, cluster_infos=infos))
     monkeypatch.setitem(EVERYWHERE, "encryption", TrafficEncryption.WIREGUARD)
     return True
 
@@ -90,7 +90,7 @@ def encrypted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 def every() -> dict[str, HopTracer]:
     """Return all Nodes of both clusters."""
     names = {"home": ("w1", "g1", "g2"), "east": ("r1", "r2")}
-    return {name: stand_in(of, name, {}) for of, found in names.items() for name in found}
+    return {name: stand_in(of, name, {}) for of, obj in names.items() for name in obj}
 
 
 def page_of(node: HopTracer, page: str) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def traced(silent: frozenset[str], simulate: Any = stand_in) -> tuple[list[Hop],
     """Return the way there and back where the agents of these Nodes are silent."""
     nodes = every()
     tracer = PathTracer(
-        statuses={name: one.status for name, one in nodes.items() if name not in silent},
+        statuses={name: node.status for name, node in nodes.items() if name not in silent},
         ask=lambda name, page: page_of(nodes[name], page),
         errors=dict.fromkeys(silent, "it did not answer within 10 s"),
         simulate=simulate,
@@ -114,16 +114,16 @@ def traced(silent: frozenset[str], simulate: Any = stand_in) -> tuple[list[Hop],
 
 def test_the_way_is_the_same_whoever_is_silent(encrypted: bool) -> None:
     """Where the trace begins, on the way, at its end, all of them: each hop says what is simulated."""
-    told = traced(frozenset())
-    assert answered(*told)
-    assert told[0][-1].node == "r2"
-    assert [hop.encrypted for hop in told[0]] == [None, encrypted, None, None]
-    on_way = [hop.node for hop in told[0]]
+    usual_way = traced(frozenset())
+    assert answered(*usual_way)
+    assert usual_way[0][-1].node == "r2"
+    assert [hop.encrypted for hop in usual_way[0]] == [None, encrypted, None, None]
+    on_way = [hop.node for hop in usual_way[0]]
     for silent in (*(frozenset({name}) for name in on_way), frozenset(on_way)):
-        found = traced(silent)
-        for ways in zip(told, found, strict=True):
-            for asked, hop in zip(*ways, strict=True):
-                assert (hop.node, hop.trace, hop.tunnel) == (asked.node, asked.trace, asked.tunnel)
+        silent_way = traced(silent)
+        for ways in zip(usual_way, silent_way, strict=True):
+            for answer, hop in zip(*ways, strict=True):
+                assert (hop.node, hop.trace, hop.tunnel) == (answer.node, answer.trace, answer.tunnel)
                 assert hop.origin is (Origin.SIMULATOR if hop.node in silent else Origin.SWITCH)
                 assert hop.why.startswith(
                     "simulated: it did not answer within 10 s; what its flows should be"
@@ -266,8 +266,8 @@ def test_an_agent_that_tells_its_status_alone_is_believed() -> None:
 def test_tunnels_are_lost_where_somebody_says_so() -> None:
     """The other end is believed before others, all others together, and the Gateway where nobody was asked."""
 
-    def says(of: str, who: str, *, live: bool) -> Status:
-        return with_gateways(stand_in(of, who, {}).status, f"{who}: BFD is down", live)
+    def says(of: str, node_name: str, *, live: bool) -> Status:
+        return with_gateways(stand_in(of, node_name, {}).status, f"{node_name}: BFD is down", live)
 
     def lost(asked: Asked, links: Mapping[str, str] | None = None) -> set[tuple[str, str]]:
         status = stand_in("home", "g1", {}).status
@@ -302,7 +302,7 @@ def test_encryption_is_assumed_to_work_where_the_gateway_has_a_key() -> None:
     home = snapshot(*HOME, info)
     assert at_gateway(home).reason == "no-gateway"
     keys = {
-        name: replace(one, wireguard=WireGuardInfo(public_key=key(number)))
-        for number, (name, one) in enumerate(home.gateways.items())
+        name: replace(gateway, wireguard=WireGuardInfo(public_key=key(number)))
+        for number, (name, gateway) in enumerate(home.gateways.items())
     }
     assert at_gateway(replace(home, gateways=keys)).outcome == "to a tunnel"

@@ -23,10 +23,10 @@ from tests.unit.test_trace import PROBE
 def page(node: str, cluster: str, address: str, *tunnels: tuple[str, str, str, int]) -> dict[str, Any]:
     """Return as much of /status as the way needs. Tunnels: kind, peer, remote address, port."""
     gateways = [{"node": node, "gateway_ip": address, "source": address}]
-    others = {"cidrs": ["10.102.0.0/16"], "gateways": ["192.168.2.11"]}
+    other_cluster = {"cidrs": ["10.102.0.0/16"], "gateways": ["192.168.2.11"]}
     return {
         "clusterID": cluster,
-        "summary": {"role": "gateway", "gateways": gateways, "clusters": {"x": others}},
+        "summary": {"role": "gateway", "gateways": gateways, "clusters": {"x": other_cluster}},
         "tunnels": [
             {"name": f"mc-{port}", "peerKind": kind, "peer": peer, "remoteIP": ip, "ofport": port}
             for kind, peer, ip, port in tunnels
@@ -68,11 +68,11 @@ def statuses(*nodes: str, pages: Mapping[str, Any] = PAGES) -> dict[str, Status]
     return {node: from_json(Status, pages[node], node) for node in nodes}
 
 
-def walk_of(outcome: TraceOutcome, out_port: int | None, **more: object) -> dict[str, Any]:
+def walk_of(outcome: TraceOutcome, out_port: int | None, **fields: object) -> dict[str, Any]:
     """Return a page /trace."""
-    found = {"outcome": outcome, "out_port": out_port, "tables": ["Classify"], "table": "Classify", "reason": ""}
+    walk = {"outcome": outcome, "out_port": out_port, "tables": ["Classify"], "table": "Classify", "reason": ""}
     packet = {"source": "10.1.3.2", "destination": "10.102.0.80", "source_port": 1, "port": 80, "mac": "plain"}
-    return {**found, **packet, **more}
+    return {**walk, **packet, **fields}
 
 
 def shown(hops: list[Hop], back: tuple[Hop, ...] = ()) -> str:
@@ -134,31 +134,31 @@ BACK = {
 
 def test_the_way_goes_over_both_clusters_and_back() -> None:
     """Each Node is asked for the packet as it comes in there, and knows the answer by what it has kept."""
-    asked: dict[tuple[str, bool], dict[str, list[str]]] = {}
+    requests: dict[tuple[str, bool], dict[str, list[str]]] = {}
 
     def ask(node: str, page: str) -> Mapping[str, Any]:
         probe = read_query(urlsplit(page).query)
-        asked[node, probe.reply] = parse_qs(urlsplit(page).query)
+        requests[node, probe.reply] = parse_qs(urlsplit(page).query)
         return (BACK if probe.reply else FORTH)[node]
 
     tracer = PathTracer(statuses=statuses(*"wgr"), ask=ask)
     hops = list(tracer.forward("w", PROBE))
     assert [hop.node for hop in hops] == ["w", "g", "r"]
     assert delivered(hops)
-    assert [asked[node, False]["in_port"] for node in "wgr"] == [["1"], ["6"], ["8"]]
-    assert asked["r", False]["source"] == ["192.168.1.11"]
+    assert [requests[node, False]["in_port"] for node in "wgr"] == [["1"], ["6"], ["8"]]
+    assert requests["r", False]["source"] == ["192.168.1.11"]
     back = list(tracer.reverse(hops))
     assert [hop.node for hop in back] == ["r", "g", "w"]
     assert answered(hops, back)
-    assert [(asked[node, True]["in_port"], asked[node, True]["mark"]) for node in "rgw"] == [
+    assert [(requests[node, True]["in_port"], requests[node, True]["mark"]) for node in "rgw"] == [
         (["1"], ["3"]),
         (["7"], ["2"]),
         (["5"], ["1"]),
     ]
     # What conntrack gives back is not in a trace: the next Node is asked with it all the same.
-    assert (asked["g", True]["source"], asked["g", True]["source_port"]) == (["10.102.0.80"], ["80"])
-    assert (asked["w", True]["destination"], asked["w", True]["port"]) == (["10.1.3.2"], ["40000"])
-    told = shown(hops, tuple(back))
+    assert (requests["g", True]["source"], requests["g", True]["source_port"]) == (["10.102.0.80"], ["80"])
+    assert (requests["w", True]["destination"], requests["w", True]["port"]) == (["10.1.3.2"], ["40000"])
+    way = shown(hops, tuple(back))
     for line in (
         "not by      192.168.1.12: BFD is down, since 12:04",
         "source 10.1.3.2:40000 to 192.168.1.11:40000",
@@ -170,21 +170,21 @@ def test_the_way_goes_over_both_clusters_and_back() -> None:
         "source 10.2.1.2:8080 to 10.102.0.80:80 (as conntrack knows it)",
         "verdict: delivered to the kernel of the Node; 1400 bytes do NOT pass a tunnel of g: mcagent doctor",
     ):
-        assert line in told
-    assert told.endswith("answer:  comes back")
+        assert line in way
+    assert way.endswith("answer:  comes back")
 
 
 def test_what_cannot_be_asked_is_said_and_never_counts_as_delivered() -> None:
     """A cluster without a context, agents that fail or do not answer, an address that no other cluster has."""
-    some = statuses(*"wg")
+    agent_statuses = statuses(*"wg")
 
     def trace(known_statuses: Mapping[str, Status], ask: Any, **errors: str) -> list[Hop]:
         return list(PathTracer(statuses=known_statuses, ask=ask, errors=errors).forward("w", PROBE))
 
-    hops = trace(some, lambda node, _: FORTH[node])
+    hops = trace(agent_statuses, lambda node, _: FORTH[node])
     assert "--remote-context" in shown(hops)
     assert not delivered(hops)
-    assert not list(PathTracer(statuses=some, ask=lambda node, _: FORTH[node]).reverse(hops))
+    assert not list(PathTracer(statuses=agent_statuses, ask=lambda node, _: FORTH[node]).reverse(hops))
     hops = trace(statuses("w"), lambda node, _: FORTH[node], g="it did not answer within 10 s")
     assert "2. Node g (cluster east, gateway)" in shown(hops)
     assert "not asked: it did not answer within 10 s" in shown(hops)
@@ -192,12 +192,12 @@ def test_what_cannot_be_asked_is_said_and_never_counts_as_delivered() -> None:
     def fail(_node: str, _page: str) -> Mapping[str, Any]:
         raise McagentError("no such page")
 
-    hops = trace(some, fail)
+    hops = trace(agent_statuses, fail)
     assert "not asked: no such page" in shown(hops)
     assert not delivered(hops)
     elsewhere = replace(PROBE, destination=IPv4Address("9.9.9.9"))
     assert "no other cluster has this address" in shown(
-        list(PathTracer(statuses=some, ask=fail).forward("w", elsewhere))
+        list(PathTracer(statuses=agent_statuses, ask=fail).forward("w", elsewhere))
     )
 
 

@@ -105,9 +105,9 @@ def test_other_bytes_are_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _closed_port(kind: socket.SocketKind) -> int:
-    with socket.socket(socket.AF_INET, kind) as one:
-        one.bind((HOST, 0))
-        return int(one.getsockname()[1])
+    with socket.socket(socket.AF_INET, kind) as sock:
+        sock.bind((HOST, 0))
+        return int(sock.getsockname()[1])
 
 
 @pytest.mark.parametrize("kind", [socket.SOCK_DGRAM, socket.SOCK_STREAM])

@@ -37,8 +37,8 @@ from mcagent.model.dataplane.resources import (
 from mcagent.model.dataplane.wireguard import WireGuardImplementation
 from mcagent.model.net import Address, host_network
 from mcagent.model.objects import ApiObject, ClusterInfoImport, WireGuardInfo
-from tests.unit.core_inputs import HOME, cluster, config, gateway, namespace, networks, node, resources, snapshot
 from tests.unit.test_own_endpoints import CLIENTS, OWN, rule
+from tests.worlds.core_inputs import HOME, cluster, config, gateway, namespace, networks, node, resources, snapshot
 
 EAST = cluster("east", "10.97.0.0/16", gateways=("203.0.113.1", "203.0.113.2"), created="2026-01-01")
 NO_FACTS = Facts()
@@ -59,17 +59,25 @@ def compiled(*objects: ApiObject, on: str = "w1", facts: Facts = NO_FACTS, **val
 
 def found(result: Compiled) -> list[NftChain | NftSet]:
     """Return all that is nft's."""
-    return [one for one in resources(result) if isinstance(one, NftChain | NftSet)]
+    return [resource for resource in resources(result) if isinstance(resource, NftChain | NftSet)]
 
 
 def chains(result: Compiled, name: str) -> dict[str, tuple[str, ...]]:
     """Return the rules of a chain by the family of its table."""
-    return {one.family: one.rules for one in found(result) if isinstance(one, NftChain) and one.name == name}
+    return {
+        resource.family: resource.rules
+        for resource in found(result)
+        if isinstance(resource, NftChain) and resource.name == name
+    }
 
 
 def sets(result: Compiled, name: str) -> dict[str, NftSet]:
     """Return a set by the family of its table."""
-    return {one.family: one for one in found(result) if isinstance(one, NftSet) and one.name == name}
+    return {
+        resource.family: resource
+        for resource in found(result)
+        if isinstance(resource, NftSet) and resource.name == name
+    }
 
 
 @pytest.mark.parametrize("on", ["g1", "w1"])
@@ -83,7 +91,7 @@ def test_every_node_knows_every_end_of_a_tunnel(on: str) -> None:
 
 def test_what_is_forwarded_is_dropped_before_the_cni_can_give_it_the_nodes_address() -> None:
     """Hook forward: after any destination NAT, before any source NAT. The port first: most have another."""
-    (chain,) = [one for one in found(compiled(*HOME, EAST)) if one.name == TO_TUNNEL]
+    (chain,) = [resource for resource in found(compiled(*HOME, EAST)) if resource.name == TO_TUNNEL]
     assert isinstance(chain, NftChain)
     assert (chain.type, chain.hook, chain.priority) == ("filter", "forward", -150)
     assert chain.rules == (
@@ -108,7 +116,7 @@ def test_an_ipv6_underlay_has_a_table_of_its_own() -> None:
     rule = "udp dport { 3784, 6081 } ip6 daddr @mct_peers ip6 saddr != @mct_peers counter drop"
     assert chains(result, TO_TUNNEL)["ip6"][0] == rule
     four = compiled(*HOME6[:2], gateway("g1", "192.0.2.1"), EAST)
-    assert {one.family for one in found(four)} == {"ip"}
+    assert {resource.family for resource in found(four)} == {"ip"}
 
 
 def test_sources_are_checked_unless_switched_off() -> None:
@@ -144,8 +152,10 @@ def test_only_nodes_of_this_cluster_have_to_be_on_the_link() -> None:
     """Gateways of other clusters may be anywhere, and nobody can say that a Node behind a router is not there."""
     result = compiled(*HOME, EAST, facts=replace(NO_FACTS, connected=networks("192.0.2.0/24", "203.0.113.0/24")))
     assert sets(result, "mct_cluster")["ip"].elements == networks("192.0.2.1/32", "192.0.2.2/31")
-    some = compiled(*HOME, EAST, facts=replace(NO_FACTS, connected=networks("192.0.2.2/31", "2001:db8::/32")))
-    assert sets(some, "mct_cluster")["ip"].elements == networks("192.0.2.2/31")
+    compilation = compiled(
+        *HOME, EAST, facts=replace(NO_FACTS, connected=networks("192.0.2.2/31", "2001:db8::/32"))
+    )
+    assert sets(compilation, "mct_cluster")["ip"].elements == networks("192.0.2.2/31")
     assert sets(compiled(*HOME, EAST), "mct_cluster")["ip"].elements == ()
     assert sets(result, "mct_on_link")["ip"].learned
     assert chains(result, LINK)["ip"][0].startswith("udp dport 6081 ip saddr @mct_cluster ip ttl 255 update ")
@@ -190,9 +200,9 @@ def test_wireguards_ports_are_each_peers_own() -> None:
     info = encrypted(EAST, (0, 53))
     result = compiled(*HOME, info, encryption=TrafficEncryption.WIREGUARD, wireguard_devices=2)
     own = (ip_address("192.0.2.1"), ip_address("192.0.2.2"))
-    ours: list[tuple[Address, int]] = [(address, port) for address in own for port in (51821, 51822)]
-    theirs: list[tuple[Address, int]] = [(ip_address("203.0.113.1"), 51821), (ip_address("203.0.113.2"), 53)]
-    assert sets(result, "mct_wireguard")["ip"].sockets == (*ours, *theirs)
+    own_ports: list[tuple[Address, int]] = [(address, port) for address in own for port in (51821, 51822)]
+    other_ports: list[tuple[Address, int]] = [(ip_address("203.0.113.1"), 51821), (ip_address("203.0.113.2"), 53)]
+    assert sets(result, "mct_wireguard")["ip"].sockets == (*own_ports, *other_ports)
     assert chains(result, TO_WIREGUARD)["ip"] == (
         'oifname "mc-wg0" counter drop',
         'iifname "mc-wg0" counter drop',
@@ -220,7 +230,9 @@ def test_every_chain_that_counts_has_a_reason() -> None:
     closed = (namespace("default"), *CLIENTS, OWN, rule("stay", 5, "Drop"))
     result = compiled(*HOME, encrypted(EAST, (0, 0)), *closed, on="g1", facts=FACTS, **on)
     counting = {
-        one.name for one in found(result) if isinstance(one, NftChain) and any("counter" in r for r in one.rules)
+        resource.name
+        for resource in found(result)
+        if isinstance(resource, NftChain) and any("counter" in r for r in resource.rules)
     }
     assert counting == set(NFT_DROP_REASONS)
 
@@ -258,8 +270,8 @@ def test_a_change_that_moves_no_end_costs_nothing() -> None:
 @given(st.sets(st.integers(0, 40) | st.integers(2**32 - 20, 2**32 - 1)), st.sampled_from([4, 6]))
 def test_addresses_are_merged_as_nft_lists_them(values: set[int], version: int) -> None:
     """The fewest networks that hold just these: what a restart reads back is what was asked for."""
-    made = {n: host_network(IPv4Address(n) if version == 4 else IPv6Address(n)) for n in values}
-    assert _merged(made) == merge_networks(made.values())
+    networks = {n: host_network(IPv4Address(n) if version == 4 else IPv6Address(n)) for n in values}
+    assert _merged(networks) == merge_networks(networks.values())
 
 
 @pytest.mark.parametrize("datapath", DatapathType)
@@ -267,13 +279,15 @@ def test_addresses_are_merged_as_nft_lists_them(values: set[int], version: int) 
 def test_snat_gives_no_port_of_a_tunnel(datapath: DatapathType, port: int) -> None:
     """A reply to such a port would be dropped as forged; and many ports are left, none of Linux' own on netdev."""
     result = compiled(*HOME, EAST, on="g1", facts=Facts(datapath=datapath), tunnel_port=port)
-    flows = [one for one in resources(result) if isinstance(one, FlowEntry)]
+    flows = [resource for resource in resources(result) if isinstance(resource, FlowEntry)]
     ranges = {
-        tuple(map(int, two)) for one in flows for two in re.findall(r"nat\(src=[^:)]*:(\d+)-(\d+)\)", one.actions)
+        tuple(map(int, two))
+        for resource in flows
+        for two in re.findall(r"nat\(src=[^:)]*:(\d+)-(\d+)\)", resource.actions)
     }
     ((first, last),) = ranges
-    assert sum("nat(src=" in one.actions for one in flows) == sum(
-        f":{first}-{last})" in one.actions for one in flows
+    assert sum("nat(src=" in resource.actions for resource in flows) == sum(
+        f":{first}-{last})" in resource.actions for resource in flows
     )
     assert not {BFD_PORT, port, *DEFAULT_PORTS.values()} & set(range(first, last + 1))
     assert last - first > 10000

@@ -15,11 +15,11 @@ from devtools.waiting import wait_until
 from flows.pipeline.registers import MAC_ANSWER
 from mcagent.agent.tunnel_probes import TunnelProbes
 from mcagent.core import tunnel_probes as probes
-from mcagent.core.failover.liveness import LivenessCause, PeerLiveness
+from mcagent.core.failover.liveness import LivenessCause, Observation, PeerLiveness
 from mcagent.core.tunnel_probes import ProbeState, is_probe, probe_frame, read_answer, with_answer, with_loss
 from mcagent.model.dataplane.resources import PeerKind, TunnelPort
 from mcagent.model.net import cluster_fingerprint
-from tests.unit.core_inputs import tunnel_port
+from tests.worlds.core_inputs import tunnel_port
 
 TOKENS = st.binary(min_size=8, max_size=8)
 WORKING = with_answer(ProbeState(mtu=1400), 0.02, full=False)
@@ -115,6 +115,9 @@ def test_tunnels_of_one_period_are_probed_at_the_same_times() -> None:
     assert probes.next_probe(99.0, 20.0) == 100.0
 
 
+ANSWERING = Observation(port="mc-3", group="", bfd=True, state="up", forwarding=True)
+
+
 class Wire:
     """Answers probes by the ports in `answering`, at once."""
 
@@ -163,7 +166,7 @@ def test_who_answers_is_reported_when_it_changes() -> None:
             lambda: wire.probes.report().get("mc-3", ProbeState()).answers is False, "no answer", timeout=20
         )
         wire.answering, wire.cluster = {3}, "west"
-        wire.probes.update(ports, {"mc-3": replace(peers(ports)["mc-3"], answering=True)}, 0)
+        wire.probes.update(ports, {"mc-3": replace(peers(ports)["mc-3"], last=ANSWERING)}, 0)
         wait_until(lambda: len(wire.answered) == 1, "the first answer", timeout=10)
         wire.cluster = "east"
         wait_until(lambda: len(wire.answered) == 2, "an answer of another cluster", timeout=10)
@@ -229,7 +232,7 @@ def test_a_tunnel_that_bfd_loses_is_examined() -> None:
     """By probes in quick succession, which count as nothing else; the result is announced when it is complete."""
     wire = Wire()
     ports = (tunnel_port(3, "east", PeerKind.REMOTE),)
-    up = {"mc-3": replace(peers(ports)["mc-3"], answering=True)}
+    up = {"mc-3": replace(peers(ports)["mc-3"], last=ANSWERING)}
     wire.answering = {3}
     wire.probes.update(ports, up, 0)
     wire.probes.start()
@@ -270,7 +273,7 @@ def test_when_all_tunnels_are_lost_only_some_are_examined() -> None:
     wire = Wire()
     numbers = range(3, 2 * probes.EXAMINED_AT_ONCE)
     ports = tuple(tunnel_port(number, "east", PeerKind.REMOTE) for number in numbers)
-    up = {name: replace(peer, answering=True) for name, peer in peers(ports).items()}
+    up = {name: replace(peer, last=ANSWERING) for name, peer in peers(ports).items()}
     wire.answering = set(numbers)
     wire.probes.update(ports, up, 0)
     wire.probes.start()

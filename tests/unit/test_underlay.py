@@ -36,8 +36,8 @@ from mcagent.model.node_state import LocalGateway
 from mcagent.model.objects import ApiObject, ClusterInfoImport, WireGuardInfo
 from mcagent.model.problem import Severity
 from mcagent.trace.simulator import SimulatedNode
-from tests.unit.core_inputs import addresses, cluster, config, gateway, node, resources, snapshot
 from tests.unit.test_encryption import key
+from tests.worlds.core_inputs import addresses, cluster, config, gateway, node, resources, snapshot
 
 # Cluster "home" on IPv6 alone: a gateway and two workers, one of them dual-stack.
 HOME6: tuple[ApiObject, ...] = (
@@ -56,16 +56,20 @@ def compiled(*objects: ApiObject, settings: Config | None = None, facts: Facts |
 
 def tunnels(result: Compiled) -> dict[str, set[str]]:
     """Return where the tunnels to each peer end."""
-    found: dict[str, set[str]] = {}
-    for one in resources(result):
-        if isinstance(one, TunnelPort):
-            found.setdefault(one.peer, set()).add(str(one.remote_ip))
-    return found
+    ports_by_cluster: dict[str, set[str]] = {}
+    for resource in resources(result):
+        if isinstance(resource, TunnelPort):
+            ports_by_cluster.setdefault(resource.peer, set()).add(str(resource.remote_ip))
+    return ports_by_cluster
 
 
 def mtus(result: Compiled) -> set[int]:
     """Return the MTUs of the routes to other clusters."""
-    return {one.mtu for one in resources(result) if isinstance(one, Route) and one.device == "mc-gw0"}
+    return {
+        resource.mtu
+        for resource in resources(result)
+        if isinstance(resource, Route) and resource.device == "mc-gw0"
+    }
 
 
 def told(result: Compiled) -> list[tuple[str, str, str]]:
@@ -104,9 +108,9 @@ def test_a_dual_stack_node_keeps_ipv4() -> None:
 @given(st.sets(st.ip_addresses(v=6), min_size=1, max_size=30))
 def test_what_stands_for_ipv6_gateways_is_reserved_and_told_apart(found: set[IPv6Address]) -> None:
     """Endpoint and source of every gateway are unicast, in the reserved range, and never one another's."""
-    endpoints, sources = {endpoint_of(one) for one in found}, {source_of(one) for one in found}
+    endpoints, sources = {endpoint_of(address) for address in found}, {source_of(address) for address in found}
     assert not endpoints & sources
-    assert all(one in ENDPOINTS and refuse_underlay(one) is None for one in endpoints | sources)
+    assert all(address in ENDPOINTS and refuse_underlay(address) is None for address in endpoints | sources)
     assert min(len(sources), len(endpoints)) >= len(found) - 1  # 27 bits for thirty: two are next to impossible
 
 
@@ -169,25 +173,27 @@ def test_a_cluster_on_ipv6_has_tunnels_of_ipv6() -> None:
     }
     assert told(result) == []
     assert mtus(result) == {1500 - GENEVE_6}
-    assert not [one for one in resources(result) if isinstance(one, FlowEntry) and "ipv6" in one.match]
+    assert not [
+        resource for resource in resources(result) if isinstance(resource, FlowEntry) and "ipv6" in resource.match
+    ]
     for worker in ("w1", "w2"):
-        there = compiled(*HOME6, EAST6, settings=config(worker))
-        assert tunnels(there) == {"g1": {"2001:db8:1::11"}}
-        assert told(there) == []
-        assert mtus(there) == {1500 - GENEVE_6}
+        compilation = compiled(*HOME6, EAST6, settings=config(worker))
+        assert tunnels(compilation) == {"g1": {"2001:db8:1::11"}}
+        assert told(compilation) == []
+        assert mtus(compilation) == {1500 - GENEVE_6}
 
 
 def test_connections_that_are_translated_take_what_stands_for_the_gateway() -> None:
     """Both sides derive it: this gateway translates to its own, and routes lead back to the other's."""
     result = compiled(*HOME6, EAST6)
     own = source_of(ip_address("2001:db8:1::11"))
-    flows = [one for one in resources(result) if isinstance(one, FlowEntry)]
-    assert any(f"nat(src={own}:" in one.actions for one in flows)
+    flows = [resource for resource in resources(result) if isinstance(resource, FlowEntry)]
+    assert any(f"nat(src={own}:" in resource.actions for resource in flows)
     for on in ("g1", "w1"):
         routed = {
-            one.destination
-            for one in resources(compiled(*HOME6, EAST6, settings=config(on)))
-            if isinstance(one, Route)
+            resource.destination
+            for resource in resources(compiled(*HOME6, EAST6, settings=config(on)))
+            if isinstance(resource, Route)
         }
         for text in ("2001:db8:2::11", "2001:db8:2::12"):
             assert ip_network(source_of(ip_address(text))) in routed
@@ -203,13 +209,17 @@ def switch_of(result: Compiled) -> SimulatedSwitch:
 
 def port_to(result: Compiled, peer: str) -> set[int]:
     """Return the ports of the tunnels to a peer."""
-    return {one.ofport for one in resources(result) if isinstance(one, TunnelPort) and one.peer == peer}
+    return {
+        resource.ofport
+        for resource in resources(result)
+        if isinstance(resource, TunnelPort) and resource.peer == peer
+    }
 
 
 def test_a_connection_and_its_reply_go_by_what_stands_for_the_nodes() -> None:
     """From a process of an IPv6-only worker to the other cluster, and back, walked through the flows."""
     worker, gateway = compiled(*HOME6, EAST6, settings=config("w1")), compiled(*HOME6, EAST6)
-    own, known = source_of(ip_address("2001:db8:1::12")), source_of(ip_address("2001:db8:1::11"))
+    own, source = source_of(ip_address("2001:db8:1::12")), source_of(ip_address("2001:db8:1::11"))
     packet = Packet(
         in_port=1, src=own, dst=ip_address("10.97.0.5"), src_port=4000, dst_port=80, eth_dst=kernel.GATEWAY_MAC
     )
@@ -220,7 +230,7 @@ def test_a_connection_and_its_reply_go_by_what_stands_for_the_nodes() -> None:
     through = switch_of(gateway).walk(replace(sent, in_port=back))
     ((port, sent),) = through.outputs
     assert port in port_to(gateway, "east")
-    assert (sent.src, sent.dst) == (known, packet.dst)
+    assert (sent.src, sent.dst) == (source, packet.dst)
     answer = replace(sent.reply(in_port=port), eth_dst=kernel.GATEWAY_MAC, tcp_flags=0x12)
     ((port, sent),) = switch_of(gateway).walk(answer, through.connections).outputs
     assert port == back
@@ -236,14 +246,20 @@ def test_own_processes_have_an_ipv4_address_or_what_stands_for_it() -> None:
     for on, source in (("w2", ip_address("192.0.2.13")), ("w1", mapped)):
         facts = Facts(addresses=addresses("192.0.2.13", "2001:db8:1::12", "2001:db8:1::13"))
         result = compiled(*HOME6, EAST6, settings=config(on), facts=facts)
-        found = resources(result)
-        (route,) = [one for one in found if isinstance(one, Route) and str(one.destination) == "10.97.0.0/16"]
+        all_resources = resources(result)
+        (route,) = [
+            resource
+            for resource in all_resources
+            if isinstance(resource, Route) and str(resource.destination) == "10.97.0.0/16"
+        ]
         assert route.source == source
-        there = {one.address for one in found if isinstance(one, LinkAddress)}
-        assert there == {kernel.HOST_ADDRESS} | ({mapped} if on == "w1" else set())
+        link_addresses = {resource.address for resource in all_resources if isinstance(resource, LinkAddress)}
+        assert link_addresses == {kernel.HOST_ADDRESS} | ({mapped} if on == "w1" else set())
         assert told(result) == []
-    gateway = [one for one in resources(compiled(*HOME6, EAST6)) if isinstance(one, FlowEntry)]
-    assert any(f"nw_dst={mapped}" in one.match for one in gateway)  # what is for the Node is delivered to it
+    gateway = [resource for resource in resources(compiled(*HOME6, EAST6)) if isinstance(resource, FlowEntry)]
+    assert any(
+        f"nw_dst={mapped}" in resource.match for resource in gateway
+    )  # what is for the Node is delivered to it
 
 
 def test_gateways_of_different_families_are_told() -> None:
@@ -258,9 +274,9 @@ def test_gateways_of_different_families_are_told() -> None:
     (mixed,) = [problem for problem in result.desired.problems if problem.reason == "MixedFamilies"]
     for part in ("203.0.113.1 (IPv4)", '"g1"', "2001:db8:1::11 is IPv6", "gateway-ip"):
         assert part in mixed.message
-    both = compiled(*HOME6, replace(EAST6, gateway_ips=addresses("203.0.113.1", "2001:db8:2::11")))
-    assert tunnels(both)["east"] == {"2001:db8:2::11"}
-    assert [(problem.reason, problem.severity) for problem in both.desired.problems] == [
+    compilation = compiled(*HOME6, replace(EAST6, gateway_ips=addresses("203.0.113.1", "2001:db8:2::11")))
+    assert tunnels(compilation)["east"] == {"2001:db8:2::11"}
+    assert [(problem.reason, problem.severity) for problem in compilation.desired.problems] == [
         ("MixedFamilies", Severity.WARNING)
     ]
 
@@ -272,7 +288,9 @@ def test_what_a_sibling_of_the_other_family_passes_on_is_taken() -> None:
     result = compiled(*home, replace(EAST6, gateway_ips=addresses("203.0.113.1", "2001:db8:2::11")))
     assert tunnels(result)["g2"] == {"2001:db8:1::22"}
     sources = {
-        one.match for one in resources(result) if isinstance(one, FlowEntry) and "nw_src=203.0.113.1" in one.match
+        resource.match
+        for resource in resources(result)
+        if isinstance(resource, FlowEntry) and "nw_src=203.0.113.1" in resource.match
     }
     assert sources
 
@@ -328,11 +346,11 @@ def keyed(info: ClusterInfoImport, *numbers: int) -> ClusterInfoImport:
 def test_encrypted_over_ipv6_the_tunnel_inside_is_ipv4() -> None:
     """WireGuard goes to the IPv6 gatewayIP, the tunnel to the IPv4 endpoint that stands for it."""
     result = compiled(*HOME6, keyed(EAST6, 11, 12), settings=encrypting(), facts=FACTS)
-    found = resources(result)
+    all_resources = resources(result)
     assert result.desired.problems == ()
-    (device,) = [one for one in found if isinstance(one, WireGuardDevice)]
+    (device,) = [resource for resource in all_resources if isinstance(resource, WireGuardDevice)]
     assert (device.mtu, device.addresses) == (1500 - WIREGUARD_6, (endpoint_of(ip_address("2001:db8:1::11")),))
-    peers = {one.public_key: one for one in found if isinstance(one, WireGuardPeer)}
+    peers = {resource.public_key: resource for resource in all_resources if isinstance(resource, WireGuardPeer)}
     far = endpoint_of(ip_address("2001:db8:2::11"))
     assert peers[key(11)].endpoint == (ip_address("2001:db8:2::11"), 51821)
     assert peers[key(11)].allowed_ips == (ip_network(far),)
@@ -342,13 +360,21 @@ def test_encrypted_over_ipv6_the_tunnel_inside_is_ipv4() -> None:
 
 def test_encrypted_over_ipv6_nothing_gets_past_the_device() -> None:
     """Tunnel packets to any gateway, in either family, leave by no other device; each family has its table."""
-    found = resources(compiled(*HOME6, keyed(EAST6, 11, 12), settings=encrypting(), facts=FACTS))
-    rules = {one.family: one.rules for one in found if isinstance(one, NftChain) and one.name == "mct_clear"}
+    all_resources = resources(compiled(*HOME6, keyed(EAST6, 11, 12), settings=encrypting(), facts=FACTS))
+    rules = {
+        resource.family: resource.rules
+        for resource in all_resources
+        if isinstance(resource, NftChain) and resource.name == "mct_clear"
+    }
     assert rules == {
         "ip": ('oifname != "mc-wg0" ip daddr @mct_encrypted udp dport 6081 drop',),
         "ip6": ('oifname != "mc-wg0" ip6 daddr @mct_encrypted udp dport 6081 drop',),
     }
-    closed = {one.family: one.elements for one in found if isinstance(one, NftSet) and one.name == "mct_encrypted"}
+    closed = {
+        resource.family: resource.elements
+        for resource in all_resources
+        if isinstance(resource, NftSet) and resource.name == "mct_encrypted"
+    }
     assert closed["ip"] == (ENDPOINTS,)
     for text in ("2001:db8:2::11", "2001:db8:2::12"):
         assert any(contains(network, ip_address(text)) for network in closed["ip6"])

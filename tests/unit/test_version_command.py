@@ -46,11 +46,11 @@ def test_each_running_pod_reports_its_own_version(monkeypatch: pytest.MonkeyPatc
         return next(answers, channel(1, "mcagent 0.1.0\n") + ended())
 
     with serving(answer) as (server, client):
-        found = versions(Components(client), 5.0)
-    assert sorted(asked["container"][0] for asked in server.asked) == ["agent", "controller", "openvswitch"]
-    assert {item.pod for item in found} == {"agent-1", "member-1", "openvswitch-1"}
-    assert sorted(item.version for item in found) == ["", "0.1.0", "0.2.0"]
-    (error,) = [item.error for item in found if not item.version]
+        all_versions = versions(Components(client), 5.0)
+    assert sorted(request["container"][0] for request in server.asked) == ["agent", "controller", "openvswitch"]
+    assert {item.pod for item in all_versions} == {"agent-1", "member-1", "openvswitch-1"}
+    assert sorted(item.version for item in all_versions) == ["", "0.1.0", "0.2.0"]
+    (error,) = [item.error for item in all_versions if not item.version]
     assert "no such file" in error
 
 

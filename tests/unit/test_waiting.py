@@ -17,9 +17,9 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[float]]:
     """Let the machine be so many times slower at each measurement; return the list of what is still to come."""
 
     def slower(*factors: float) -> list[float]:
-        left = list(factors)
-        monkeypatch.setattr(waiting, "slowness", lambda: left.pop(0) if left else 1.0)
-        return left
+        remaining = list(factors)
+        monkeypatch.setattr(waiting, "slowness", lambda: remaining.pop(0) if remaining else 1.0)
+        return remaining
 
     slower()
     return slower
@@ -78,16 +78,16 @@ def test_other_errors_pass_through_at_once(error: Exception) -> None:
 
 def test_what_holds_soon_costs_no_measurement(measured: Callable[..., list[float]]) -> None:
     """The machine is measured each second, not before."""
-    left = measured(2.0)
+    factors = measured(2.0)
     wait_until(after(0.1, bool), "a moment")
-    assert left == [2.0]
+    assert factors == [2.0]
 
 
 def test_a_slow_moment_in_the_past_extends_the_deadline(measured: Callable[..., list[float]]) -> None:
     """The machine is idle again when the deadline is over, but the time that it lost is given back."""
-    left = measured(3.0, 1.0)
+    factors = measured(3.0, 1.0)
     wait_until(after(2.5, bool), "the end", timeout=1.5)
-    assert len(left) < 2
+    assert len(factors) < 2
 
 
 def test_a_real_fault_is_told_at_some_time(measured: Callable[..., list[float]]) -> None:

@@ -21,6 +21,7 @@ from flows.flow import Bucket, Flow, Group, GroupType, Match
 from flows.pipeline import Env, NextHop
 from flows.pipeline.groups import next_hop_groups
 from flows.simulator import Packet, SimulatedSwitch
+from flows.simulator.groups import shares
 from mcagent.api.plan import ForecastChange
 from mcagent.cli.main import main
 from mcagent.core.compile import compile_desired
@@ -34,9 +35,8 @@ from mcagent.model.objects import ApiObject, Kind, Snapshot
 from mcagent.trace.whatif.assumptions import World, assume, read_assumption
 from mcagent.trace.whatif.compare import Comparison, Effect, compare
 from mcagent.trace.whatif.forecast import forecast
-from mcagent.trace.whatif.shares import shares
 from tests.properties import costly
-from tests.unit.core_inputs import (
+from tests.worlds.core_inputs import (
     HOME,
     cluster,
     config,

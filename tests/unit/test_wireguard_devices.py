@@ -33,8 +33,8 @@ from mcagent.model.dataplane.wireguard import (
 from mcagent.model.node_state import RemoteEnd
 from mcagent.model.objects import Gateway, WireGuardInfo
 from mcagent.observe.wireguard import WireGuardReport, encryption_of, summary_of
-from tests.unit.core_inputs import HOME, cluster, resources, snapshot
 from tests.unit.test_encryption import EAST, EAST_GATEWAYS, FACTS, compiled, encrypting, key, keyed
+from tests.worlds.core_inputs import HOME, cluster, resources, snapshot
 
 NAMES = ("mc-wg0", "mc-wg1", "mc-wg2", "mc-wg3")
 FOUR = replace(FACTS, processors=4)
@@ -93,17 +93,17 @@ def test_rules_divide_the_source_ports(count: int, tunnel: TunnelType) -> None:
     assert [rule.table for rule in rules] == [settings.route_table + number for number in range(1, count)]
     assert {(rule.priority, rule.destination, rule.protocol) for rule in rules} <= {(299, ENDPOINTS, 17)}
     first, last = (1, LAST_PORT) if tunnel is TunnelType.GENEVE else (32768, 60999)
-    taken: list[int] = []
+    numbers: list[int] = []
     for rule in rules:
         assert rule.source_ports is not None
         begin, end = rule.source_ports
         assert 0 < begin <= end <= LAST_PORT
-        taken += range(begin, end + 1)
-    assert len(taken) == len(set(taken))
+        numbers += range(begin, end + 1)
+    assert len(numbers) == len(set(numbers))
     used = range(first, last + 1)
     ranges = [range(rule.source_ports[0], rule.source_ports[1] + 1) for rule in rules if rule.source_ports]
     shares = [len([port for port in used if port in ports]) for ports in ranges]
-    shares.append(len(used) - len(set(taken) & set(used)))
+    shares.append(len(used) - len(set(numbers) & set(used)))
     assert max(shares) - min(shares) <= count + 1
 
 
@@ -179,13 +179,15 @@ def test_a_peer_of_an_older_version_or_of_antrea_has_one_device() -> None:
         assert {table for table, _ in device_routes_of(result)} <= {28003}
 
 
-@pytest.mark.parametrize(("port", "devices", "used"), [(65535, 4, 1), (65533, 64, 3), (51821, 64, 4), (0, 64, 4)])
-def test_a_peer_may_publish_any_number(port: int, devices: int, used: int) -> None:
+@pytest.mark.parametrize(
+    ("port", "devices", "port_number"), [(65535, 4, 1), (65533, 64, 3), (51821, 64, 4), (0, 64, 4)]
+)
+def test_a_peer_may_publish_any_number(port: int, devices: int, port_number: int) -> None:
     """No port beyond the last one reaches a WireGuard device or an nft set."""
     published = WireGuardInfo(public_key=key(11), port=port, devices=devices)
     result = compiled(keyed(cluster("east", "10.97.0.0/16", gateways=EAST_GATEWAYS[:1]), published), facts=FOUR)
     ports = [r.endpoint[1] for r in resources(result) if isinstance(r, WireGuardPeer)]
-    assert ports == [(port or 51821) + number for number in range(used)]
+    assert ports == [(port or 51821) + number for number in range(port_number)]
     (guarded,) = [r for r in resources(result) if isinstance(r, NftSet) and r.name == "mct_wireguard"]
     assert [number for address, number in guarded.sockets or () if str(address) == "203.0.113.1"] == ports
 

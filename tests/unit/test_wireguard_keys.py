@@ -67,8 +67,8 @@ def test_a_rotation_goes_from_next_to_current(store: KeyStore) -> None:
 def test_the_key_before_in_the_file_of_an_earlier_agent_is_dropped(store: KeyStore) -> None:
     """Such a file is read like any other, and is without it when it is written next."""
     keys = store.ensure()
-    held = json.loads(store.path.read_bytes())
-    store.path.write_text(json.dumps(held | {"previous": held["current"]}))
+    document = json.loads(store.path.read_bytes())
+    store.path.write_text(json.dumps(document | {"previous": document["current"]}))
     assert store.load() == keys
     store.prepare_next()
     assert json.loads(store.path.read_bytes()).keys() == {"current", "next"}
@@ -103,11 +103,11 @@ def test_a_damaged_file_is_an_error_and_stays(store: KeyStore, content: bytes, w
     store.ensure()
     store.path.write_bytes(content)
     for use in (store.load, store.prepare_next):
-        with pytest.raises(BackendError, match=words) as told:
+        with pytest.raises(BackendError, match=words) as error:
             use()
-        assert str(store.path) in str(told.value)
-        assert "SECRET" not in str(told.value)
-        assert not told.value.retryable
+        assert str(store.path) in str(error.value)
+        assert "SECRET" not in str(error.value)
+        assert not error.value.retryable
     assert store.path.read_bytes() == content
 
 
@@ -120,9 +120,9 @@ def test_a_damaged_file_does_not_end_encryption(
     store.path.write_bytes(content)
     keys = store.ensure(lambda: private)
     assert (keys.current.private, keys) == (private, store.load())
-    kept = store.path.with_name(f"{store.path.name}.damaged")
-    assert (kept.read_bytes(), kept.stat().st_mode & 0o777) == (content, 0o600)
-    assert str(kept) in caplog.text
+    damaged_file = store.path.with_name(f"{store.path.name}.damaged")
+    assert (damaged_file.read_bytes(), damaged_file.stat().st_mode & 0o777) == (content, 0o600)
+    assert str(damaged_file) in caplog.text
     assert "SECRET" not in caplog.text
     store.path.write_bytes(content)
     assert store.ensure().current.private != private
@@ -164,15 +164,15 @@ def test_a_leftover_of_a_killed_process_is_no_obstacle(store: KeyStore) -> None:
 
 def test_many_at_once_make_one_identity(store: KeyStore) -> None:
     """Agent and command line may come at the same time."""
-    found: list[str] = []
+    keys_read: list[str] = []
 
     def use() -> None:
-        found.append(KeyStore(store.path).ensure().current.public)
+        keys_read.append(KeyStore(store.path).ensure().current.public)
 
     threads = [threading.Thread(target=use) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 8
-    assert len(set(found)) == 1
+    assert len(keys_read) == 8
+    assert len(set(keys_read)) == 1

@@ -48,9 +48,9 @@ class Memory:
         raise AssertionError
 
     def write(self, change: DeviceChange) -> None:
-        for one in change.peers:
-            self.written.append(one)
-            self._one(one)
+        for peer in change.peers:
+            self.written.append(peer)
+            self._one(peer)
 
     def _one(self, change: PeerChange) -> None:
         key = change.public_key
@@ -60,8 +60,10 @@ class Memory:
         peer = self.peers.get(key, RawPeer(public_key=key))
         networks = set() if change.replace_allowed_ips else set(peer.allowed_ips)
         for network in change.allowed_ips:
-            for other, held in self.peers.items():  # a network is one peer's
-                self.peers[other] = replace(held, allowed_ips=tuple(n for n in held.allowed_ips if n != network))
+            for other, held_peer in self.peers.items():  # a network is one peer's
+                self.peers[other] = replace(
+                    held_peer, allowed_ips=tuple(n for n in held_peer.allowed_ips if n != network)
+                )
             networks.add(network)
         self.peers[key] = replace(
             peer,
@@ -76,43 +78,43 @@ class Memory:
         self.peers[key] = replace(peer, last_handshake=now, endpoint=endpoint or peer.endpoint)  # type: ignore[arg-type]
 
 
-def peer(number: int, **more: object) -> WireGuardPeer:
+def peer(number: int, **fields: object) -> WireGuardPeer:
     """Return a peer."""
-    made = WireGuardPeer(
+    peer = WireGuardPeer(
         device=DEVICE,
         public_key=KEYS[number],
         endpoint=ENDPOINTS[0],
         allowed_ips=(NETWORKS[number],),
         keepalive=5,
     )
-    return replace(made, **more)  # type: ignore[arg-type]
+    return replace(peer, **fields)  # type: ignore[arg-type]
 
 
 def steps(before: Sequence[WireGuardPeer], after: Sequence[WireGuardPeer]) -> list[Step]:
     """Return what core.diff says, adds and changes first."""
-    old, new = ({one.public_key: one for one in some} for some in (before, after))
-    found = []
+    old, new = ({one.public_key: one for one in peers} for peers in (before, after))
+    steps = []
     for key, one in new.items():
         if old.get(key) != one:
-            found.append(Step(old=old.get(key), new=one))
+            steps.append(Step(old=old.get(key), new=one))
     gone = [one for key, one in old.items() if key not in new]
-    return found + [Step(old=o) for o in gone]
+    return steps + [Step(old=o) for o in gone]
 
 
 Applied = dict[str, WireGuardPeer]
 
 
-def bring(device: Memory, applied: Applied, wanted: Sequence[WireGuardPeer]) -> Applied:
+def bring(device: Memory, applied: Applied, peers: Sequence[WireGuardPeer]) -> Applied:
     """Observe and apply, as the loop does; every step has to succeed."""
-    seen = observed_peers(DEVICE, device.peers, applied, NOW)
-    applied, failed = change(device, applied, steps(seen, wanted))
+    observed = observed_peers(DEVICE, device.peers, applied, NOW)
+    applied, failed = change(device, applied, steps(observed, peers))
     assert not failed, [str(error) for error in failed.values()]
     return applied
 
 
-def change(device: Memory, applied: Applied, wanted: Sequence[Step]) -> tuple[Applied, dict[int, BackendError]]:
+def change(device: Memory, applied: Applied, steps: Sequence[Step]) -> tuple[Applied, dict[int, BackendError]]:
     """Make the steps so on a device that is as it is."""
-    return change_peers(device, device.read(), applied, dict(enumerate(wanted)))
+    return change_peers(device, device.read(), applied, dict(enumerate(steps)))
 
 
 peers_of = st.lists(
@@ -132,11 +134,11 @@ def test_from_any_peers_to_any_others(sets: list[list[WireGuardPeer]]) -> None:
     """What was asked for is what is observed, and asking again writes nothing."""
     device = Memory()
     applied: dict[str, WireGuardPeer] = {}
-    for wanted in sets:
-        applied = bring(device, applied, wanted)
-        assert set(observed_peers(DEVICE, device.peers, applied, NOW)) == set(wanted)
+    for peers in sets:
+        applied = bring(device, applied, peers)
+        assert set(observed_peers(DEVICE, device.peers, applied, NOW)) == set(peers)
         device.written.clear()
-        change(device, applied, steps([], wanted))
+        change(device, applied, steps([], peers))
         assert device.written == []
 
 
@@ -146,7 +148,7 @@ def test_a_network_that_moves_between_peers_is_never_nobodys() -> None:
     applied = bring(device, {}, [peer(0)])
     device.written.clear()
     bring(device, applied, [peer(1, allowed_ips=(NETWORKS[0],))])
-    assert [(one.public_key, one.remove) for one in device.written] == [(KEYS[1], False), (KEYS[0], True)]
+    assert [(change.public_key, change.remove) for change in device.written] == [(KEYS[1], False), (KEYS[0], True)]
 
 
 def test_only_what_is_missing_of_a_peer_is_written() -> None:
@@ -260,7 +262,7 @@ def test_publishing_without_a_handover_swaps_the_peers() -> None:
     applied = bring(device, {}, [ANNOUNCED])
     device.written.clear()
     bring(device, applied, [NEW])
-    assert [(one.public_key, one.remove) for one in device.written] == [(KEYS[1], False), (KEYS[0], True)]
+    assert [(change.public_key, change.remove) for change in device.written] == [(KEYS[1], False), (KEYS[0], True)]
 
 
 def test_a_peer_that_takes_back_its_new_key_has_the_old_one() -> None:
@@ -290,24 +292,24 @@ def test_netlink_messages_say_what_was_meant(peers: list[PeerChange], port: int,
     assert (read.listen_port, read.fwmark) == (port, mark)
     assert list(read.peers.values()) == [
         RawPeer(
-            public_key=one.public_key,
-            endpoint=one.endpoint,
-            keepalive=one.keepalive or 0,
-            allowed_ips=tuple(sorted(one.allowed_ips, key=network_key)),
+            public_key=peer.public_key,
+            endpoint=peer.endpoint,
+            keepalive=peer.keepalive or 0,
+            allowed_ips=tuple(sorted(peer.allowed_ips, key=network_key)),
         )
-        for one in peers
+        for peer in peers
     ]
 
 
 def sent(change: DeviceChange) -> list[wgmsg]:
     """Return the messages of a change as the kernel would read them."""
-    found = []
+    messages = []
     for message in kernel.set_messages(DEVICE, change):
         message.encode()
         assert len(message.data) < 1 << 16
-        found.append(wgmsg(bytes(message.data)))
-        found[-1].decode()
-    return found
+        messages.append(wgmsg(bytes(message.data)))
+        messages[-1].decode()
+    return messages
 
 
 def test_very_many_peers_take_several_messages() -> None:
@@ -319,7 +321,7 @@ def test_very_many_peers_take_several_messages() -> None:
     messages = sent(DeviceChange(private_key=bytes(range(32)), peers=peers))
     assert len(messages) > 1
     assert list(kernel.parse_device(messages).peers) == keys
-    assert [one.get_attr("WGDEVICE_A_PRIVATE_KEY") is not None for one in messages] == [True] + [False] * 4
+    assert [message.get_attr("WGDEVICE_A_PRIVATE_KEY") is not None for message in messages] == [True] + [False] * 4
 
 
 def test_a_peer_cut_in_two_by_the_kernel_is_one() -> None:
@@ -360,7 +362,7 @@ something_new=1
     assert second == RawPeer(
         public_key="WEAuaVuhdyscyTCXVfBDJR6nf9zxD75jmJzrfhkyE3Y=",
         endpoint=(parse_address("182.122.22.19"), 3233),
-        allowed_ips=tuple(parse_network(one)[0] for one in ("192.168.4.6/32", "192.168.4.10/31")),
+        allowed_ips=tuple(parse_network(network)[0] for network in ("192.168.4.6/32", "192.168.4.10/31")),
         keepalive=111,
         last_handshake=1600000000.5,
         received=2224,

@@ -30,8 +30,8 @@ from mcagent.observe.metrics.agent import Metrics, Sources
 from mcagent.observe.report import Report
 from mcagent.observe.standard import metrics_text
 from mcagent.observe.wireguard import WireGuardReport, encryption_of, summary_of
-from tests.unit.core_inputs import HOME, meta, snapshot
 from tests.unit.test_encryption import EAST, FACTS, OWN, encrypting, key
+from tests.worlds.core_inputs import HOME, meta, snapshot
 
 NOW = 1_800_000_000.0
 
@@ -39,17 +39,17 @@ NOW = 1_800_000_000.0
 def desired(published: WireGuardInfo | None = None, **facts: Any) -> Desired:
     """Return what gateway g1 wants, with this in its Gateway object."""
     home = [
-        replace(one, wireguard=published) if isinstance(one, Gateway) and one.meta.name == "g1" else one
-        for one in HOME
+        replace(obj, wireguard=published) if isinstance(obj, Gateway) and obj.meta.name == "g1" else obj
+        for obj in HOME
     ]
     return compile_desired(snapshot(*home, EAST), replace(FACTS, **facts), encrypting()).desired
 
 
 def summary(published: WireGuardInfo | None = None) -> EncryptionState:
     """Return its part about encryption."""
-    found = summary_of(desired(published))
-    assert found is not None
-    return found
+    summary = summary_of(desired(published))
+    assert summary is not None
+    return summary
 
 
 def status(number: int, **values: Any) -> WireGuardPeerStatus:
@@ -67,13 +67,13 @@ def status(number: int, **values: Any) -> WireGuardPeerStatus:
 def test_a_peer_that_never_shook_hands_is_told_with_causes() -> None:
     """State, age and the likely causes; the first is that our own key is not published."""
     report = WireGuardReport(peers=(status(11), status(12, last_handshake=0.0, received=0)), now=NOW)
-    found = encryption_of(summary(), report)
-    first, second = found.peers
+    encryption = encryption_of(summary(), report)
+    first, second = encryption.peers
     assert (first.state, first.handshake_age, first.causes) == ("established", 10, ())
     assert second.state == "never"
     assert "not published" in second.causes[0]
     assert any("UDP port 51821 of 203.0.113.2" in cause for cause in second.causes)
-    shown = text(found)
+    shown = text(encryption)
     assert "NEVER" in shown
     assert "NOT PUBLISHED" in shown
     assert "Likely causes" in shown
@@ -87,7 +87,7 @@ FAR = {"own_gateway": ip_address("2001:db8::1")}
 
 
 @pytest.mark.parametrize(
-    ("seen", "published", "more", "expected"),
+    ("report_fields", "published", "more", "expected"),
     [
         ({}, PUBLISHED, {}, "UDP port 51821 of 203.0.113.1, or UDP port 51821 of this Node"),
         ({}, None, {}, "is not published yet"),
@@ -108,10 +108,10 @@ FAR = {"own_gateway": ip_address("2001:db8::1")}
     ],
 )
 def test_the_first_cause_is_the_one_that_can_be_seen_from_here(
-    seen: dict[str, Any], published: WireGuardInfo | None, more: dict[str, Any], expected: str
+    report_fields: dict[str, Any], published: WireGuardInfo | None, more: dict[str, Any], expected: str
 ) -> None:
     """What is published against what the device has, where packets go, what the counters say."""
-    report = WireGuardReport(peers=(status(11, **LOOKS | seen), status(12)), now=NOW)
+    report = WireGuardReport(peers=(status(11, **LOOKS | report_fields), status(12)), now=NOW)
     first, second = encryption_of(replace(summary(published), **more), report).peers
     assert not second.causes
     assert (first.causes[0] if first.causes else "").find(expected) >= 0
@@ -147,24 +147,24 @@ def test_a_peer_under_its_announced_key_is_the_same_peer() -> None:
     """While the device has it under the key to come, it is shown as established."""
     ends = summary().ends["east"]
     moved = replace(summary(), ends={"east": (replace(ends[0], next_public_key=key(99)),)})
-    found = encryption_of(moved, WireGuardReport(peers=(status(99),), now=NOW))
-    assert [peer.state for peer in found.peers] == ["established"]
+    encryption = encryption_of(moved, WireGuardReport(peers=(status(99),), now=NOW))
+    assert [peer.state for peer in encryption.peers] == ["established"]
 
 
 def test_metrics_have_tunnels_and_no_addresses_as_labels() -> None:
     """Handshake, bytes and endpoint of each peer; what encrypts; nothing while encryption is off."""
-    wanted = desired(WireGuardInfo(public_key=OWN, port=51821))
+    desired_state = desired(WireGuardInfo(public_key=OWN, port=51821))
     roams = (ip_address("198.51.100.7"), 40000)
-    found = WireGuardReport(peers=(status(11), status(12, endpoint=roams)), key_created=5.0, restarts=3, now=NOW)
+    report = WireGuardReport(peers=(status(11), status(12, endpoint=roams)), key_created=5.0, restarts=3, now=NOW)
     metrics = Metrics()
     metrics.watch(
         Sources(
-            report=lambda: Report(desired=wanted),
+            report=lambda: Report(desired=desired_state),
             informers=list,
             ready=lambda: True,
             ports=dict,
             drops=dict,
-            wireguard=lambda: found,
+            wireguard=lambda: report,
         )
     )
     lines = [
@@ -183,9 +183,9 @@ def test_metrics_have_tunnels_and_no_addresses_as_labels() -> None:
 def test_the_keys_of_gateways_are_carried_into_the_entries_that_are_there() -> None:
     """Each entry gets its gateway's key, one without loses it; the first is for old readers, too."""
     spec = {"gatewayInfos": [{"gatewayIP": "a"}, {"gatewayIP": "b", "wireGuard": {"publicKey": "old"}}]}
-    found = carried(spec, {"a": {"publicKey": "x"}})
-    assert found["gatewayInfos"] == [{"gatewayIP": "a", "wireGuard": {"publicKey": "x"}}, {"gatewayIP": "b"}]
-    assert found["wireGuard"] == {"publicKey": "x"}
+    new_spec = carried(spec, {"a": {"publicKey": "x"}})
+    assert new_spec["gatewayInfos"] == [{"gatewayIP": "a", "wireGuard": {"publicKey": "x"}}, {"gatewayIP": "b"}]
+    assert new_spec["wireGuard"] == {"publicKey": "x"}
     assert carried({}, {}) == {"gatewayInfos": [], "wireGuard": None}
 
 
@@ -201,16 +201,16 @@ class Server:
         self.requests.append((method, path, body))
         if len(self.requests) <= self._refuse:
             raise SourceError("refused")
-        found = dict(body["wireGuard"] or {})
+        wireguard = dict(body["wireGuard"] or {})
         if self._prunes:
-            found = {"publicKey": found["publicKey"]}
+            wireguard = {"publicKey": wireguard["publicKey"]}
         return {
             "apiVersion": "multicluster.crd.antrea.io/v1alpha1",
             "kind": "Gateway",
             "metadata": {"name": "g1", "namespace": "mc"},
             "gatewayIP": "192.0.2.1",
             "internalIP": "192.0.2.1",
-            "wireGuard": {name: value for name, value in found.items() if value is not None},
+            "wireGuard": {name: value for name, value in wireguard.items() if value is not None},
         }
 
 

@@ -15,19 +15,19 @@ from mcagent.model.dataplane.facts import DatapathType, Facts
 from mcagent.model.errors import SourceError
 from mcagent.model.node_state import NodeRole
 from mcagent.model.objects import Kind
-from tests.unit.core_inputs import config, gateway, node, snapshot
+from tests.worlds.core_inputs import config, gateway, node, snapshot
 
 
 def test_a_userspace_worker_reads_services_and_the_pods_of_its_own_node() -> None:
     """It needs the kinds that a gateway does, but is none."""
-    found = compile_desired(
+    compiled = compile_desired(
         snapshot(node("g1", "172.18.0.1"), node("w1", "172.18.0.2"), gateway("g1", "172.18.0.1", "172.18.0.1")),
         Facts(datapath=DatapathType.NETDEV),
         config("w1", pod_routing=PodRouting.PER_POD),
     )
-    assert {Kind.POD, Kind.SERVICE} <= found.needs
-    assert found.desired.state.role is NodeRole.WORKER
-    assert not found.desired.state.all_pods
+    assert {Kind.POD, Kind.SERVICE} <= compiled.needs
+    assert compiled.desired.state.role is NodeRole.WORKER
+    assert not compiled.desired.state.all_pods
 
 
 def test_the_bridges_socket_is_beside_the_databases() -> None:

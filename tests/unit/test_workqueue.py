@@ -75,11 +75,11 @@ class LanesMachine(RuleBasedStateMachine):
             for entry in list(self.working):
                 self.working.discard(entry)
                 self.lanes.done(entry, self.now)
-            found = self.lanes.take(self.now)
-            if found is None:
+            keys = self.lanes.take(self.now)
+            if keys is None:
                 break
-            self.working.add(found)
-            self.owed.discard(found)
+            self.working.add(keys)
+            self.owed.discard(keys)
         assert not self.owed
 
 
@@ -92,10 +92,10 @@ def test_asking_twice_is_asking_once(entries: list[tuple[str, str]]) -> None:
     lanes = Lanes()
     for entry in entries:
         lanes.add(entry)
-    taken = []
-    while (found := lanes.take(0.0)) is not None:
-        taken.append(found)
-    assert sorted(taken) == sorted(set(entries))
+    keys = []
+    while (keys_taken := lanes.take(0.0)) is not None:
+        keys.append(keys_taken)
+    assert sorted(keys) == sorted(set(entries))
 
 
 def test_a_lane_with_much_to_do_does_not_hold_up_another() -> None:
@@ -152,8 +152,8 @@ def test_threads_never_share_a_key_and_leave_none() -> None:
     """Many adders and takers: a key is with one thread at a time, and the last ask is served."""
     queue, lock = WorkQueue(), threading.Lock()
     busy: set[str] = set()
-    seen: dict[str, int] = {}
-    asked = {str(number): 0 for number in range(5)}
+    counts: dict[str, int] = {}
+    requests = {str(number): 0 for number in range(5)}
     clashes: list[str] = []
 
     def work() -> None:
@@ -162,7 +162,7 @@ def test_threads_never_share_a_key_and_leave_none() -> None:
                 if entry[1] in busy:
                     clashes.append(entry[1])
                 busy.add(entry[1])
-                seen[entry[1]] = asked[entry[1]]
+                counts[entry[1]] = requests[entry[1]]
             time.sleep(0.0002)
             with lock:
                 busy.discard(entry[1])
@@ -172,9 +172,9 @@ def test_threads_never_share_a_key_and_leave_none() -> None:
     for thread in threads:
         thread.start()
     for turn in range(1, 201):
-        for key in asked:
+        for key in requests:
             with lock:
-                asked[key] = turn
+                requests[key] = turn
             queue.add([("lane", key)])
     end = time.monotonic() + 10
     while not queue.idle():
@@ -184,4 +184,4 @@ def test_threads_never_share_a_key_and_leave_none() -> None:
     for thread in threads:
         thread.join(5)
     assert not clashes
-    assert seen == asked
+    assert counts == requests

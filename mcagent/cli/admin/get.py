@@ -116,15 +116,10 @@ def _join_config(args: argparse.Namespace, namespace: str, names: Sequence[str])
     from mcagent.controller.admin import cluster_sets, join_config
     from mcagent.controller.admin.cluster import AdminError
     from mcagent.model.api.multicluster import ClusterSet
-    from mcagent.model.objects import Kind
-    from mcagent.model.parsing.decode import read_as
 
     cluster = open_cluster(args)
-    leader_sets = [
-        obj
-        for obj in cluster.objects(Kind.CLUSTER_SET, namespace)
-        if read_as(ClusterSet, obj).is_leaders and (not names or obj["metadata"]["name"] in names)
-    ]
+    cluster_sets_here = cluster.typed(ClusterSet, namespace)
+    leader_sets = [item for item in cluster_sets_here if item.is_leaders and (not names or item.name in names)]
     if len(leader_sets) != 1:
         raise AdminError(f"{len(leader_sets)} ClusterSets of a leader match; give a NAME or a --namespace")
     print(join_config.text(cluster_sets.config_of(leader_sets[0], cluster.server)), end="")

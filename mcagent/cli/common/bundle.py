@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from mcagent.agent.config import KEYS, Settings
+from mcagent.api.codec import to_json
+from mcagent.api.doctor import DoctorReport
 from mcagent.cli.common.agents import ClusterAgents, ask_nodes, read_list
 from mcagent.cli.common.asking import ask_agent
 from mcagent.cli.common.cluster_flags import usual_kubeconfig
@@ -43,19 +45,19 @@ _Part = tuple[str, Any]  # name in the bundle; a text, or a JSON value
 
 def write_bundle(
     file: Path,
-    report: Mapping[str, Any],
+    report: DoctorReport,
     settings: Settings,
     *,
     context: Sequence[str],
     agents: Path | None,
     progress: Callable[[str], None],
 ) -> int:
-    """Write the bundle and return its size in bytes. `report`: of the doctor; `agents`: a list of them.
+    """Write the bundle and return its size in bytes. `agents`: a list of them.
 
     Raises FileExistsError rather than overwrite; OSError.
     """
-    parts: list[_Part] = [("doctor.json", dict(report)), ("configuration.json", _configuration(settings))]
-    if report["clusters"]:
+    parts: list[_Part] = [("doctor.json", to_json(report)), ("configuration.json", _configuration(settings))]
+    if report.clusters:
         for name in context or [""]:
             parts += _of_cluster(settings, name, agents, progress)
     else:

@@ -170,11 +170,16 @@ def _pod(side: ClusterPolicies, name: str) -> Pod | None:
     return pod if pod is not None and pod.ips else None
 
 
+def _forwarded(pod: Pod) -> list[Address]:
+    """Return the addresses of a Pod that other clusters can reach."""
+    return [address for address in pod.ips if address.version == 4]
+
+
 def _outwards(
     side: ClusterPolicies, name: str, pod: Pod, peer: OtherEnd, port: Port, *, local: bool
 ) -> Iterator[PolicyStep]:
     """Yield the decisions about packets of a Pod. `local`: the peer is a Pod of the same cluster."""
-    for address in pod.ips:
+    for address in _forwarded(pod):
         if peer.address is not None and address.version == peer.address.version:
             request = _request(Direction.EGRESS, address, port, peer)
             in_node = side.on(pod.node_name)
@@ -183,7 +188,7 @@ def _outwards(
 
 
 def _inwards(side: ClusterPolicies, name: str, pod: Pod, sender: OtherEnd, port: Port) -> Iterator[PolicyStep]:
-    for address in pod.ips:
+    for address in _forwarded(pod):
         if sender.address is None or sender.address.version == address.version:
             request = _request(Direction.INGRESS, address, port, sender)
             decision = decide(side.on(pod.node_name), request)

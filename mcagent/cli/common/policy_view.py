@@ -1,38 +1,96 @@
 """What policies make of a request between clusters, from the objects alone: which rules there are, which decides.
 
-Asks no agent and sends no packet. Knows nothing of flows: rules are those of `mcagent.core.policies`.
+Asks no agent and sends no packet: a simulated switch with the flows of the policies processes the request. Must
+not know how these flows evaluate rules.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from ipaddress import IPv4Address
+from itertools import chain
 
+from flows import pipeline
+from flows.fields import CT_NEW, CT_STATE, CT_TRK
+from flows.pipeline import declaration as d
+from flows.pipeline import registers as r
+from flows.pipeline.steps import policy as policy_tables
+from flows.simulator import Packet, SimulatedSwitch
 from mcagent.core.engine import IncrementalEngine
+from mcagent.core.fragments.policies import pipeline_rules, pod_policies
 from mcagent.core.policies import pipeline_input
 from mcagent.core.policies.identities import UNCLAIMED
 from mcagent.core.policies.rules import LocalRule
-from mcagent.core.policies.selection import Isolating, isolating_policies, select_rules
+from mcagent.core.policies.selection import Isolating, SelectedRules, isolating_policies, select_rules
 from mcagent.model.config import Config
 from mcagent.model.net import Address
+from mcagent.model.node_state import AcceptedCluster
 from mcagent.model.objects import Snapshot
 from mcagent.model.parsing import labels
-from mcagent.model.parsing.policies import BASELINE
 from mcagent.model.policies import PROTOCOLS, Direction, Operator, Requirement, RulePort, Selector, Verdict
-from mcagent.model.problem import Problem
+
+_ENV = pipeline.Env(gateway=True, ct_zone_base=0, local_gateways=(), identities=True)
+_STAGES = list(pipeline.PolicyStage)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class InForce:
-    """The policies of a Node. `rules`: the first that fits decides. `isolating`: policies by a Pod's address."""
+    """The policies of a Node. Of `clusters`, the other ones, only CIDRs are known."""
 
-    rules: tuple[LocalRule, ...]
-    isolating: Isolating
-    unknown_dropped: frozenset[Address]
-    identities: pipeline_input.Identities
-    unknown: Mapping[str, pipeline_input.UnknownPeers]
-    services: pipeline_input.Backends
-    problems: tuple[Problem, ...]
+    selected: SelectedRules
+    clusters: Mapping[str, AcceptedCluster]
+
+    @cached_property
+    def rules(self) -> tuple[LocalRule, ...]:
+        """The rules in the order in which they are evaluated."""
+
+        def order(rule: LocalRule) -> tuple[object, ...]:
+            return _STAGES.index(pipeline_input.stage_of(rule)), rule.order, rule.key
+
+        return tuple(sorted(chain.from_iterable(self.selected.rules.values()), key=order))
+
+    @cached_property
+    def isolating(self) -> Isolating:
+        """The policies that isolate a Pod, by direction and address."""
+        return isolating_policies(self.selected.isolated)
+
+    @cached_property
+    def ids(self) -> Mapping[str, int]:
+        """The number of each rule by its key."""
+        return pipeline_input.rule_ids(self.selected.rules)
+
+    @cached_property
+    def cluster_ids(self) -> Mapping[str, int]:
+        """The number of each cluster that rules are about; other clusters have 0."""
+        pairs = chain.from_iterable(self.selected.identities.values())
+        names = {cluster for cluster, _ in pairs} | pipeline_input.clusters_of_unknown(self.selected.unknown)
+        return {name: number for number, name in enumerate(sorted(names - {UNCLAIMED}), 1)}
+
+    @cached_property
+    def switch(self) -> SimulatedSwitch:
+        """A switch with the tables of policies."""
+        return self._switch_of(self.selected)
+
+    @cached_property
+    def switch_without_networks(self) -> SimulatedSwitch:
+        """The same for a peer of unknown address: rules are not about networks."""
+        rules = {
+            policy: tuple(replace(rule, networks=()) for rule in policy_rules)
+            for policy, policy_rules in self.selected.rules.items()
+        }
+        return self._switch_of(replace(self.selected, rules=rules))
+
+    def _switch_of(self, selected: SelectedRules) -> SimulatedSwitch:
+        engine = IncrementalEngine()
+        with engine.one_pass():
+            levels = pipeline_rules(engine, selected, self.ids, self.cluster_ids, self.clusters)
+        pods = pipeline.pod_policies(pod_policies(selected.isolated, selected.rules))
+        entries = (pods, *map(pipeline.rules, levels.values()))
+        return SimulatedSwitch.of(
+            [*policy_tables.base(_ENV), *chain.from_iterable(entry.flows for entry in entries)]
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,48 +125,65 @@ def in_force(snapshot: Snapshot, config: Config) -> InForce:
     """Return what a Node enforces."""
     engine = IncrementalEngine()
     with engine.one_pass():
-        selection = select_rules(engine, snapshot, config)
-    rules = (rule for policy_rules in selection.rules.values() for rule in policy_rules)
-    return InForce(
-        rules=tuple(sorted(rules, key=lambda rule: (_stage(rule), rule.order, rule.key))),
-        isolating=isolating_policies(selection.isolated),
-        unknown_dropped=frozenset(pipeline_input.unknown_dropped(selection.rules)),
-        identities=selection.identities,
-        unknown=selection.unknown,
-        services=selection.services,
-        problems=selection.problems,
+        selected = select_rules(engine, snapshot, config)
+    clusters = {
+        info.cluster_id: AcceptedCluster(
+            cluster_id=info.cluster_id,
+            cidrs=(*([info.service_cidr] if info.service_cidr else []), *info.pod_cidrs),
+            gateways=(),
+            snat=False,
+        )
+        for info in snapshot.cluster_infos.values()
+    }
+    return InForce(selected=selected, clusters=clusters)
+
+
+def decide(node: InForce, request: Request) -> Decision:
+    """Return what the flows of the policies do with a request over IPv4, and what decides."""
+    direction = pipeline.PolicyDirection(request.direction)
+    switch = node.switch_without_networks if request.peer is None else node.switch
+    walk = switch.walk(
+        _packet(request),
+        table=policy_tables.TABLE[direction, pipeline.PolicyStage.TIERS].number,
+        fields={CT_STATE: CT_NEW | CT_TRK, r.CLUSTER.field: node.cluster_ids.get(request.cluster, 0)},
+    )
+    cookies = [d.COOKIES.split(step.flow.cookie) for step in walk.steps if step.flow is not None]
+    category, number = next((cookie for cookie in reversed(cookies) if cookie is not None), (0, 0))
+    if category == d.DROP_ISOLATED.number:
+        isolating = ", ".join(node.isolating[request.direction, request.pod])
+        return Decision(verdict=Verdict.DROP, why=f"isolated by {isolating}, which allow no such connection")
+    if category == d.DROP_UNKNOWN.number:
+        why = "rules select the Pod's senders by label, and this sender's label identity is not known"
+        return Decision(verdict=Verdict.DROP, why=why)
+    rule = next((rule for rule in node.rules if node.ids[rule.key] == number), None)
+    if rule is None or rule.verdict is Verdict.PASS:
+        return Decision(verdict=Verdict.ALLOW, why="no rule matches, and no NetworkPolicy isolates the Pod")
+    origin = {"policy": rule.policy, "rule": rule.name, "tier": rule.tier}
+    return Decision(verdict=rule.verdict, why=f"{rule.policy} {rule.name} says {rule.verdict}", **origin)
+
+
+def _packet(request: Request) -> Packet:
+    """Return the packet of a request; a port that no rule names is port 0."""
+    ends = (request.pod, request.peer or IPv4Address(0))
+    source, destination = ends if request.direction is Direction.EGRESS else reversed(ends)
+    icmp_type, icmp_code = request.icmp or (0, 0)
+    return Packet(
+        in_port=0,
+        src=source,
+        dst=destination,
+        proto=request.protocol,
+        dst_port=request.port or 0,
+        icmp_type=icmp_type,
+        icmp_code=icmp_code,
+        tun_id=request.identity,
     )
 
 
-def decide(known: InForce, request: Request) -> Decision:
-    """Return what becomes of a request, and by which rule."""
-    passed = False
-    for rule in (*known.rules, None):
-        stage = 2 if rule is None else _stage(rule)
-        isolating = known.isolating.get((request.direction, request.pod), ())
-        if stage == 2 and isolating:  # no NetworkPolicy has allowed it
-            return Decision(
-                verdict=Verdict.DROP, why=f"isolated by {', '.join(isolating)}, which allow no such connection"
-            )
-        if rule is None or (passed and stage == 0) or not _fits(known, rule, request):
-            continue
-        if rule.verdict is Verdict.PASS:
-            passed = True
-            continue
-        origin = {"policy": rule.policy, "rule": rule.name, "tier": rule.tier}
-        return Decision(verdict=rule.verdict, why=f"{rule.policy} {rule.name} says {rule.verdict}", **origin)
-    to_us = request.direction is Direction.INGRESS
-    if to_us and request.pod in known.unknown_dropped and request.identity == labels.UNKNOWN:
-        why = "rules select the Pod's senders by label, and this sender's label identity is not known"
-        return Decision(verdict=Verdict.DROP, why=why)
-    return Decision(verdict=Verdict.ALLOW, why="no rule matches, and no NetworkPolicy isolates the Pod")
-
-
-def decide_within(known: InForce, request: Request) -> Decision | None:
+def decide_within(node: InForce, request: Request) -> Decision | None:
     """Return what becomes of a Pod's request to an endpoint in its cluster; None: no rule names the Service."""
     end = (request.peer, request.protocol, request.port)
-    for rule in known.rules:
-        names_it = any(end in known.services.get(service, ()) for service in rule.services)
+    for rule in node.rules:
+        names_it = any(end in node.selected.services.get(service, ()) for service in rule.services)
         if rule.direction is Direction.EGRESS and request.pod in rule.pods and names_it:
             allows = rule.verdict in (Verdict.ALLOW, Verdict.PASS)
             return Decision(
@@ -120,52 +195,6 @@ def decide_within(known: InForce, request: Request) -> Decision | None:
                 tier=rule.tier,
             )
     return None
-
-
-def _stage(rule: LocalRule) -> int:
-    if not rule.tier:
-        return 1
-    return 2 if rule.tier == BASELINE else 0
-
-
-def _fits(known: InForce, rule: LocalRule, request: Request) -> bool:
-    if rule.direction is not request.direction or request.pod not in rule.pods:
-        return False
-    if rule.ports and not any(_is_port(port, request) for port in rule.ports):
-        return False
-    return rule.any_peer or any(_peers(known, rule, request))
-
-
-def _peers(known: InForce, rule: LocalRule, request: Request) -> Iterator[bool]:
-    """Yield whether the other side is of each of those that a rule is about."""
-    for network in rule.networks:
-        yield request.peer is not None and request.peer in network
-    unknown = known.unknown.get(rule.policy, {})
-    strict = rule.verdict in (Verdict.DROP, Verdict.REJECT)
-    for service in rule.services:
-        endpoints = frozenset(known.services.get(service, ()))
-        yield (request.peer, request.protocol, request.port) in endpoints - unknown.keys()
-        if strict:
-            yield any({UNCLAIMED, request.cluster}.intersection(unknown[e]) for e in endpoints & unknown.keys())
-    for selector in rule.selectors:
-        identities = known.identities.get(selector, frozenset())
-        senders = {(cluster, request.identity) for cluster in (UNCLAIMED, request.cluster)}
-        yield bool(senders & (identities - unknown.keys()))
-        if strict:
-            yield request.identity == labels.UNKNOWN
-            yield any(
-                {UNCLAIMED, request.cluster}.intersection(unknown[pair]) for pair in identities & unknown.keys()
-            )
-
-
-def _is_port(port: RulePort, request: Request) -> bool:
-    if port.protocol != request.protocol:
-        return False
-    if request.icmp is not None:
-        return port.icmp_type in (None, request.icmp[0]) and port.icmp_code in (None, request.icmp[1])
-    if request.port is None:
-        return (port.low, port.high) == (0, 65535)
-    return port.low <= request.port <= port.high
 
 
 # --- for people -------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -96,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
         from mcagent.cli.common.bundle import write_bundle
 
         size = write_bundle(
-            args.bundle, to_json(report), settings, context=args.context, agents=args.agents, progress=progress
+            args.bundle, report, settings, context=args.context, agents=args.agents, progress=progress
         )
         print(f"{args.bundle}: {size} bytes; review it before you share it", file=sys.stderr)
     unread = any(finding.reason == NOT_READ for cluster in clusters for finding in cluster.findings)
@@ -116,15 +115,20 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 def this_node(settings: Settings, progress: Callable[[str], None], probed_pod: str = "") -> NodeReport:
     """Examine this Node. `probed_pod`: see `ExaminedNode`."""
+    from mcagent.api.codec import from_json
+    from mcagent.api.status import Status
     from mcagent.cli.common.asking import ask_agent
     from mcagent.doctor.diagnose import diagnose
 
+    def ask() -> NodeReport:
+        return from_json(NodeReport, ask_agent(settings, "/doctor", timeout=_ASK), "the agent's report")
+
+    status, error = None, ""
     try:
-        page, error = ask_agent(settings, timeout=5.0), ""
+        status = from_json(Status, ask_agent(settings, timeout=5.0), "the agent's status")
     except McagentError as failure:
-        page, error = None, str(failure)
-    ask = partial(ask_agent, settings, "/doctor", timeout=_ASK)
-    return diagnose(settings, page, error, progress, probed_pod=probed_pod, ask=ask)
+        error = str(failure)
+    return diagnose(settings, status, error, progress, probed_pod=probed_pod, ask=ask)
 
 
 def _clusters(

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+from mcagent.api.codec import converted, to_json
+from mcagent.api.policies import IsolatedPod, PolicyDecision, PolicyExplanation, PolicyList, RuleInForce
+from mcagent.api.status import ProblemStatus
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.cluster_flags import add_cluster_flags, open_cluster
 from mcagent.cli.common.manifest_files import add_manifests_flag, read_files
 from mcagent.cli.common.shared_flags import add_output_flag
 from mcagent.cli.common.tables import table
+from mcagent.model.errors import InputError
 from mcagent.model.parsing.field import listed
 
 if TYPE_CHECKING:
@@ -122,11 +126,9 @@ def _cluster_id(cluster: Cluster) -> str:
     """Return the cluster's ID in its ClusterSet; "" if there is none, or it may not be read."""
     from mcagent.kube.errors import ApiRefusalError
     from mcagent.model.api.multicluster import ClusterSet
-    from mcagent.model.objects import Kind
-    from mcagent.model.parsing.decode import read_as
 
     try:
-        cluster_sets = [read_as(ClusterSet, obj) for obj in cluster.objects(Kind.CLUSTER_SET)]
+        cluster_sets = cluster.typed(ClusterSet)
     except ApiRefusalError:
         return ""
     return next((item.spec.cluster_id for item in cluster_sets if item.spec.cluster_id), "")
@@ -139,7 +141,7 @@ def _listed(cluster: Cluster) -> Iterator[Change]:
     from mcagent.kube.sources.apiserver import OPTIONAL
     from mcagent.model.objects import Kind
 
-    own = {Kind.GATEWAY, Kind.LABEL_IDENTITY}  # the CRDs may be missing
+    own = {Kind.GATEWAY, Kind.LABEL_IDENTITY, Kind.CLUSTER_INFO_IMPORT}  # the CRDs may be missing
     for kind in sorted(POLICY_NEEDS | own | {Kind.POD, Kind.NAMESPACE, Kind.ENDPOINT_SLICE}):
         try:
             yield Relist(kind=kind, items=cluster.objects(kind))
@@ -157,26 +159,26 @@ def _list(args: argparse.Namespace) -> int:
     side = _side(args, args.context)
     node_names = {pod.node_name for pod in side.snapshot.pods.values()}
     nodes = [args.node] if args.node else sorted(node_names)
-    rows = [{"node": node, **_rule(rule, side)} for node in nodes for rule in side.on(node).rules]
-    isolated = [
-        {"node": node, "pod": _pod_of(side, address), "direction": str(direction), "by": list(names)}
-        for node in nodes
-        for (direction, address), names in sorted(side.on(node).isolating.items(), key=str)
-    ]
     of = tuple(f"{kind} " for kind in POLICY_NEEDS)
     unread = {problem for problem in side.snapshot.problems if problem.subject.startswith(of)}
-    problems = sorted(unread.union(*(side.on(node).problems for node in nodes)))
+    problems = sorted(unread.union(*(side.on(node).selected.problems for node in nodes)))
+    report = PolicyList(
+        rules=tuple(_rule(node, rule, side) for node in nodes for rule in side.on(node).rules),
+        isolated=tuple(
+            IsolatedPod(node=node, pod=_pod_of(side, address), direction=str(direction), by=names)
+            for node in nodes
+            for (direction, address), names in sorted(side.on(node).isolating.items(), key=str)
+        ),
+        problems=converted(tuple[ProblemStatus, ...], problems),
+    )
     if args.output == "json":
-        shown = [
-            {"subject": problem.subject, "path": problem.path, "message": problem.message} for problem in problems
-        ]
-        print(json.dumps({"rules": rows, "isolated": isolated, "problems": shown}, indent=2))
+        print(json.dumps(to_json(report), indent=2))
     else:
-        print("\n".join([_table(rows, isolated), *([""] if problems else []), *map(str, problems)]))
+        print("\n".join([_table(report), *([""] if problems else []), *map(str, problems)]))
     return exit_codes.FAILED if problems else exit_codes.OK
 
 
-def _rule(rule: LocalRule, side: ClusterPolicies) -> dict[str, Any]:
+def _rule(node: str, rule: LocalRule, side: ClusterPolicies) -> RuleInForce:
     from mcagent.cli.common.policy_view import port_text, selector_text
 
     peers = [
@@ -185,16 +187,17 @@ def _rule(rule: LocalRule, side: ClusterPolicies) -> dict[str, Any]:
         *(f"Service {namespace}/{name}" for namespace, name in rule.services),
         *map(selector_text, rule.selectors),
     ]
-    return {
-        "policy": rule.policy,
-        "rule": rule.name,
-        "direction": str(rule.direction),
-        "tier": rule.tier,
-        "verdict": str(rule.verdict),
-        "peers": peers or ["no peer of another cluster"],
-        "ports": [port_text(port) for port in rule.ports] or ["any"],
-        "pods": [_pod_of(side, address) for address in rule.pods],
-    }
+    return RuleInForce(
+        node=node,
+        policy=rule.policy,
+        rule=rule.name,
+        direction=str(rule.direction),
+        tier=rule.tier,
+        verdict=str(rule.verdict),
+        peers=tuple(peers or ["no peer of another cluster"]),
+        ports=tuple(map(port_text, rule.ports)) or ("any",),
+        pods=tuple(_pod_of(side, address) for address in rule.pods),
+    )
 
 
 def _pod_of(side: ClusterPolicies, address: object) -> str:
@@ -202,18 +205,17 @@ def _pod_of(side: ClusterPolicies, address: object) -> str:
     return next(owners, str(address))
 
 
-def _table(rows: Sequence[dict[str, Any]], isolated: Sequence[dict[str, Any]]) -> str:
-    if not rows and not isolated:
+def _table(report: PolicyList) -> str:
+    if not report.rules and not report.isolated:
         return "no rules are in force"
     plain, lists = ("node", "direction", "tier", "policy", "rule", "verdict"), ("peers", "ports", "pods")
     shown = [
-        [*(row[name] or "-" for name in plain), *(listed(row[name], _MOST) for name in lists)] for row in rows
+        [*(getattr(rule, name) or "-" for name in plain), *(listed(getattr(rule, name), _MOST) for name in lists)]
+        for rule in report.rules
     ]
     lines = table([name.upper() for name in (*plain, *lists)], shown) if shown else []
-    if isolated:
-        pods = [
-            (entry["node"], entry["direction"], entry["pod"], listed(entry["by"], _MOST)) for entry in isolated
-        ]
+    if report.isolated:
+        pods = [(entry.node, entry.direction, entry.pod, listed(entry.by, _MOST)) for entry in report.isolated]
         lines += [*([""] if lines else []), *table(("NODE", "DIRECTION", "ISOLATED POD", "BY"), pods)]
     return "\n".join(line.rstrip() for line in lines)
 
@@ -229,35 +231,38 @@ def _explain(args: argparse.Namespace) -> int:
     source_side = _side(args, args.context)
     target_side = _side(args, args.to_context) if args.to_context else None
     decisions = list(steps(args.source, args.target, port, source_side, target_side, cluster=args.from_cluster))
+    if not decisions:
+        raise InputError("explain", "--to", "clusters are connected by IPv4, and the ends have no addresses of it")
     allowed = all(step.decision.verdict is Verdict.ALLOW for step in decisions)
     if args.output == "json":
-        print(json.dumps({"allowed": allowed, "decisions": [_json(step) for step in decisions]}, indent=2))
+        report = PolicyExplanation(allowed=allowed, decisions=tuple(map(_decision, decisions)))
+        print(json.dumps(to_json(report), indent=2))
     else:
         print("\n".join(line for step in decisions for line in _lines(step)))
     return exit_codes.OK if allowed else exit_codes.FAILED
 
 
-def _json(step: PolicyStep) -> dict[str, Any]:
+def _decision(step: PolicyStep) -> PolicyDecision:
     request, decision = step.request, step.decision
-    return {
-        "context": step.side,
-        "node": step.node,
-        "direction": str(request.direction),
-        "pod": step.pod,
-        "podAddress": str(request.pod),
-        "podVirtualAddress": str(step.virtual),
-        "peerAddress": None if request.peer is None else str(request.peer),
-        "peerRealAddress": None if step.real_peer is None else str(step.real_peer),
-        "peerCluster": request.cluster,
-        "peerLabels": step.labels,
-        "peerIdentity": request.identity,
-        "port": str(step.port),
-        "verdict": str(decision.verdict),
-        "policy": decision.policy,
-        "rule": decision.rule,
-        "tier": decision.tier,
-        "why": decision.why,
-    }
+    return PolicyDecision(
+        context=step.side,
+        node=step.node,
+        direction=str(request.direction),
+        pod=step.pod,
+        pod_address=str(request.pod),
+        pod_virtual_address=str(step.virtual),
+        peer_address=None if request.peer is None else str(request.peer),
+        peer_real_address=None if step.real_peer is None else str(step.real_peer),
+        peer_cluster=request.cluster,
+        peer_labels=step.labels,
+        peer_identity=request.identity,
+        port=str(step.port),
+        verdict=str(decision.verdict),
+        policy=decision.policy,
+        rule=decision.rule,
+        tier=decision.tier,
+        why=decision.why,
+    )
 
 
 def _lines(step: PolicyStep) -> Iterator[str]:

@@ -8,12 +8,12 @@ import shutil
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
+from mcagent.api.codec import to_json
 from mcagent.api.status import Status
+from mcagent.api.traffic import ServiceRow, ServicesReport, TrafficReport, TrafficRow
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.agents import Agents, ask_nodes, read_statuses
 from mcagent.cli.common.live import every, interval_of, show
@@ -95,8 +95,7 @@ def run(args: argparse.Namespace) -> int:
 def _pictures(args: argparse.Namespace, agents: Agents, seconds: float) -> Iterator[str]:
     earlier: deque[tuple[float, Readings, Exported]] = deque()  # the first one is what the next is compared with
     span = 0.0 if args.by == SERVICE else LEAST_SPAN
-    rows: list[dict[str, Any]]
-    shown: Callable[[list[dict[str, Any]], Mapping[str, str]], str]
+    report: TrafficReport | ServicesReport
     names = agents.nodes()
     for _ in every(seconds):
         statuses, late = read_statuses(ask_nodes(agents, nodes=names))
@@ -108,12 +107,13 @@ def _pictures(args: argparse.Namespace, agents: Agents, seconds: float) -> Itera
         if earlier and now[0] - earlier[0][0] >= span:
             before, spent = earlier[0], now[0] - earlier[0][0]
             if args.by == SERVICE:
-                rows = connections(before[2], now[2], spent)
-                shown = services_text
+                report = ServicesReport(rows=connections(before[2], now[2], spent), late=late)
             else:
-                rows = rates(before[1], now[1], spent, by=_BY[args.by])
-                shown = partial(text, by=args.by)
-            yield json.dumps({"rows": rows, "late": late}) if args.output == "json" else shown(rows, late)
+                report = TrafficReport(rows=rates(before[1], now[1], spent, by=_BY[args.by]), late=late)
+            if args.output == "json":
+                yield json.dumps(to_json(report))
+            else:
+                yield services_text(report) if isinstance(report, ServicesReport) else text(report, args.by)
             if args.once:
                 return
         earlier.append(now)
@@ -140,25 +140,39 @@ def readings(statuses: Mapping[str, Status], *, local: bool) -> dict[Key, Readin
 
 def rates(
     before: Readings, after: Readings, seconds: float, *, by: tuple[str, ...] = _BY["tunnel"]
-) -> list[dict[str, Any]]:
+) -> tuple[TrafficRow, ...]:
     """Return a row for each value of the keys `by`, the busiest first.
 
     A tunnel that was not there before has no rate yet. A counter that is less than before began anew.
     """
     places = [("node", "cluster", "gateway").index(name) for name in by]
-    rows: dict[tuple[str, ...], dict[str, Any]] = {}
-    for key, reading in after.items():
-        group = tuple(key[place] for place in places)
-        row = rows.setdefault(group, {**dict(zip(by, group, strict=True)), "tunnels": 0, "live": 0})
-        row["tunnels"] += 1
-        row["live"] += reading.live
-        last = before.get(key)
-        for name, count in reading.counters.items():
-            was = count if last is None else last.counters[name]
-            gone = count - was if count >= was else count
-            row[f"{name}PerSecond"] = row.get(f"{name}PerSecond", 0.0) + gone / seconds
-    order = sorted(rows.items(), key=lambda item: (-_bytes(item[1]), item[0]))
-    return [row for _, row in order]
+    groups: dict[tuple[str, ...], list[Key]] = {}
+    for key in sorted(after):
+        groups.setdefault(tuple(key[place] for place in places), []).append(key)
+
+    def rate(keys: list[Key], counter: str) -> float:
+        pairs = ((before.get(key, after[key]), after[key]) for key in keys)
+        return sum(_increase(old.counters[counter], new.counters[counter]) for old, new in pairs) / seconds
+
+    rows = (
+        TrafficRow(
+            **dict(zip(by, group, strict=True)),
+            tunnels=len(keys),
+            live=sum(after[key].live for key in keys),
+            in_bytes_per_second=rate(keys, "inBytes"),
+            out_bytes_per_second=rate(keys, "outBytes"),
+            in_packets_per_second=rate(keys, "inPackets"),
+            out_packets_per_second=rate(keys, "outPackets"),
+            drops_per_second=rate(keys, "drops"),
+        )
+        for group, keys in sorted(groups.items())
+    )
+    return tuple(sorted(rows, key=_bytes, reverse=True))
+
+
+def _increase(before: int, after: int) -> int:
+    """Return the increase of a counter; one that is less than before began anew."""
+    return after - before if after >= before else after
 
 
 def exported(statuses: Mapping[str, Status]) -> dict[tuple[str, str], int]:
@@ -170,36 +184,42 @@ def exported(statuses: Mapping[str, Status]) -> dict[tuple[str, str], int]:
     }
 
 
-def connections(before: Exported, after: Exported, seconds: float) -> list[dict[str, Any]]:
-    """Return a row for each Service, the busiest first. A count that is less than before began anew."""
-    rows: dict[str, dict[str, Any]] = {}
+def connections(before: Exported, after: Exported, seconds: float) -> tuple[ServiceRow, ...]:
+    """Return a row for each Service, the busiest first."""
+    by_service: dict[str, dict[str, int]] = {}
     for (service, node), count in after.items():
-        row = rows.setdefault(
-            service, {"service": service, "connectionsPerSecond": 0.0, "connections": 0, "byGateway": {}}
+        by_service.setdefault(service, {})[node] = count
+    rows = []
+    for service, counts in by_service.items():
+        by_gateway = {
+            node: _increase(before.get((service, node), count), count) / seconds for node, count in counts.items()
+        }
+        rows.append(
+            ServiceRow(
+                service=service,
+                connections_per_second=sum(by_gateway.values()),
+                connections=sum(counts.values()),
+                by_gateway=by_gateway,
+            )
         )
-        was = before.get((service, node), count)
-        rate = (count - was if count >= was else count) / seconds
-        row["connectionsPerSecond"] += rate
-        row["connections"] += count
-        row["byGateway"][node] = rate
-    return sorted(rows.values(), key=lambda row: (-row["connectionsPerSecond"], row["service"]))
+    return tuple(sorted(rows, key=lambda row: (-row.connections_per_second, row.service)))
 
 
-def services_text(rows: list[dict[str, Any]], late: Mapping[str, str]) -> str:
+def services_text(report: ServicesReport) -> str:
     """Return a table of Services for people."""
     cells = [
         (
-            row["service"],
-            f"{row['connectionsPerSecond']:.1f}",
-            str(row["connections"]),
-            ", ".join(f"{node} {rate:.1f}" for node, rate in sorted(row["byGateway"].items())),
+            row.service,
+            f"{row.connections_per_second:.1f}",
+            str(row.connections),
+            ", ".join(f"{node} {rate:.1f}" for node, rate in sorted(row.by_gateway.items())),
         )
-        for row in rows
+        for row in report.rows
     ]
     head = ("SERVICE", "CONN/s", "SO FAR", "BY GATEWAY")
-    lines = table(head, cells) if rows else ["nothing is exported here (only gateways count connections)"]
-    total = sum(row["connectionsPerSecond"] for row in rows)
-    lines += ["", *_foot(f"{len(rows)} Services, {total:.1f} connections/s in all", late)]
+    lines = table(head, cells) if cells else ["nothing is exported here (only gateways count connections)"]
+    total = sum(row.connections_per_second for row in report.rows)
+    lines += ["", *_foot(f"{len(cells)} Services, {total:.1f} connections/s in all", report.late)]
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -208,24 +228,24 @@ def _foot(total: str, late: Mapping[str, str]) -> list[str]:
     return [f"{total}, {time.strftime('%H:%M:%S')}", *missing]
 
 
-def _bytes(row: Mapping[str, Any]) -> float:
-    return float(row["inBytesPerSecond"] + row["outBytesPerSecond"])
+def _bytes(row: TrafficRow) -> float:
+    return row.in_bytes_per_second + row.out_bytes_per_second
 
 
-def text(rows: list[dict[str, Any]], late: Mapping[str, str], by: str, width: int = 0) -> str:
+def text(report: TrafficReport, by: str, width: int = 0) -> str:
     """Return a table for people. In a terminal, or with `width`, long names of Nodes and clusters are cut."""
     names = _BY[by]
-    cells = [[*(str(row[name]) or "(own)" for name in names), *_numbers(row)] for row in rows]
+    cells = [[*(getattr(row, name) or "(own)" for name in names), *_numbers(row)] for row in report.rows]
     head = [*(name.upper() for name in names), *_HEADS]
     if not width and sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
     if width:
         cells = _cut_names(cells, [n for n, name in enumerate(names) if name != "gateway"], head, width)
     lines = (
-        table(head, cells) if rows else ["no tunnel to another cluster: workers have none (--local shows others)"]
+        table(head, cells) if cells else ["no tunnel to another cluster: workers have none (--local shows others)"]
     )
-    total = sum(map(_bytes, rows))
-    lines += ["", *_foot(f"{len(rows)} lines, {size(round(total))}/s in all", late)]
+    total = sum(map(_bytes, report.rows))
+    lines += ["", *_foot(f"{len(cells)} lines, {size(round(total))}/s in all", report.late)]
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -244,12 +264,12 @@ def _cut(name: str, room: int) -> str:
     return name if len(name) <= room else f"{name[: room - 1]}~"
 
 
-def _numbers(row: Mapping[str, Any]) -> list[str]:
+def _numbers(row: TrafficRow) -> list[str]:
     return [
-        size(round(row["inBytesPerSecond"])),
-        size(round(row["outBytesPerSecond"])),
-        f"{row['inPacketsPerSecond']:.0f}",
-        f"{row['outPacketsPerSecond']:.0f}",
-        f"{row['dropsPerSecond']:.0f}",
-        f"{row['live']}/{row['tunnels']}",
+        size(round(row.in_bytes_per_second)),
+        size(round(row.out_bytes_per_second)),
+        f"{row.in_packets_per_second:.0f}",
+        f"{row.out_packets_per_second:.0f}",
+        f"{row.drops_per_second:.0f}",
+        f"{row.live}/{row.tunnels}",
     ]

@@ -18,8 +18,6 @@ from mcagent.model.api.kubernetes import ApiNode
 from mcagent.model.api.multicluster import ClusterSet
 from mcagent.model.errors import InputError, McagentError
 from mcagent.model.net import contains, parse_network
-from mcagent.model.objects import Kind
-from mcagent.model.parsing.decode import read_as
 
 
 def annotations_for(cluster: Cluster, cidrs: Sequence[str]) -> dict[str, str]:
@@ -62,15 +60,15 @@ def ranges_of(cidrs: Iterable[str]) -> list[str]:
 
 def inherited(cluster: Cluster, namespace: str) -> str:
     """Return the list of the leader's ClusterSet in a namespace; "" without one. Raises SourceError."""
-    cluster_sets = (read_as(ClusterSet, obj) for obj in cluster.objects(Kind.CLUSTER_SET, namespace))
-    texts = (led.annotation(ALLOWED_CIDRS_ANNOTATION) for led in cluster_sets if led.is_leaders)
+    leaders = (cluster_set for cluster_set in cluster.typed(ClusterSet, namespace) if cluster_set.is_leaders)
+    texts = (cluster_set.annotation(ALLOWED_CIDRS_ANNOTATION) for cluster_set in leaders)
     return next(filter(None, texts), "")
 
 
 def _own_cidrs(cluster: Cluster) -> list[str]:
     """Return the Service CIDR and the Pod CIDRs of all Nodes; [] if unreadable."""
     try:
-        pods = [cidr for node in cluster.objects(Kind.NODE) for cidr in read_as(ApiNode, node).spec.pod_cidrs]
+        pods = [cidr for node in cluster.typed(ApiNode) for cidr in node.spec.pod_cidrs]
         return [cluster.service_cidr(), *pods]
     except McagentError:
         return []

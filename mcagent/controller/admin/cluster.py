@@ -9,7 +9,7 @@ import copy
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TypeVar
 
 from mcagent.controller.contract import names
 from mcagent.controller.member.networks.discovery import discover_service_cidr
@@ -18,13 +18,16 @@ from mcagent.kube.errors import ApiRefusalError
 from mcagent.kube.source import RawObject
 from mcagent.kube.sources.lister import Lister
 from mcagent.kube.version import OLDEST, is_supported, server_version
+from mcagent.model.api.base import ApiObject
 from mcagent.model.errors import InputError, McagentError, SourceError
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.decode import read_as
 
 LOOK = 0.2  # seconds between two checks of an awaited condition
 _PROGRESS = 5.0  # seconds between two reports, at most
 Report = Callable[[str], None]
+Object = TypeVar("Object", bound=ApiObject)
 
 
 class AdminError(McagentError):
@@ -37,7 +40,7 @@ class Cluster:
     def __init__(self, client: Client, report: Report) -> None:
         self._client = client
         self.report = report
-        self._undo: list[tuple[str, Callable[[], Any]]] = []
+        self._undo: list[tuple[str, Callable[[], object]]] = []
         self._served: dict[str, list[RawObject]] = {}  # the resources of each group and version
 
     @property
@@ -78,13 +81,21 @@ class Cluster:
         info = KINDS[kind]
         return [{"apiVersion": info.api_version, "kind": info.name} | item for item in items]
 
-    def stored(self, kind: Kind, namespace: str = "") -> list[RawObject]:
-        """Return all objects of a kind; [] if its CRD is not installed. Raises SourceError."""
-        return (
-            self.objects(kind, namespace) if self.find_any(object_path(kind, "") + "?limit=1") is not None else []
-        )
+    def typed(self, cls: type[Object], namespace: str = "") -> list[Object]:
+        """Return all objects of a kind as structs, of one namespace or all. Raises SourceError."""
+        return [read_as(cls, obj) for obj in self.objects(cls.KIND, namespace)]
 
-    def create(self, kind: Kind, namespace: str, name: str, content: Mapping[str, Any]) -> RawObject:
+    def read(self, cls: type[Object], namespace: str, name: str) -> Object | None:
+        """Return an object as a struct, None if there is none. Raises SourceError."""
+        obj = self.get(cls.KIND, namespace, name)
+        return None if obj is None else read_as(cls, obj)
+
+    def stored(self, cls: type[Object], namespace: str = "") -> list[Object]:
+        """Return all objects of a kind as structs; [] if its CRD is not installed. Raises SourceError."""
+        is_served = self.find_any(object_path(cls.KIND, "") + "?limit=1") is not None
+        return self.typed(cls, namespace) if is_served else []
+
+    def create(self, kind: Kind, namespace: str, name: str, content: Mapping[str, object]) -> RawObject:
         """Create an object, annotated as created by a command; `undoing` deletes it after an error."""
         info = KINDS[kind]
         body: RawObject = {"apiVersion": info.api_version, "kind": info.name} | copy.deepcopy(dict(content))

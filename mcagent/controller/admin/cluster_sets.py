@@ -11,7 +11,6 @@ from pathlib import Path
 
 from mcagent.controller.admin import allow_list, join_config, token_replacement
 from mcagent.controller.admin.cluster import AdminError, Cluster, Progress, check_id, check_name, made_by_command
-from mcagent.controller.admin.fields import name_of, text_at, value_at
 from mcagent.controller.admin.join_config import JoinConfig
 from mcagent.controller.contract import names
 from mcagent.controller.contract.cluster_uid import DUPLICATE
@@ -22,7 +21,7 @@ from mcagent.controller.member.published import AGENTS_TOO_OLD, ASSIGNED, CONFIG
 from mcagent.kube.source import RawObject
 from mcagent.model.api.base import NO_CONDITION, condition_of
 from mcagent.model.api.kubernetes import ApiNode
-from mcagent.model.api.multicluster import ClusterSet
+from mcagent.model.api.multicluster import ClusterSet, MemberClusterAnnounce
 from mcagent.model.errors import InputError
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.decode import read_as
@@ -64,21 +63,22 @@ def init(
         content = {"metadata": {"annotations": annotations}, "spec": spec}
         created = cluster.create(Kind.CLUSTER_SET, namespace, cluster_set, content)
         if file is not None:
-            join_config.write(file, join_config.text(config_of(created, cluster.server)), secret=False)
+            join_config.write(
+                file, join_config.text(config_of(read_as(ClusterSet, created), cluster.server)), secret=False
+            )
             cluster.report(f"join config for members written to {file}")
             if join_config.is_local(cluster.server):
                 cluster.report(f"edit it: members do not reach the leader's API server at {cluster.server}")
 
 
-def config_of(cluster_set: RawObject, server: str) -> JoinConfig:
+def config_of(cluster_set: ClusterSet, server: str) -> JoinConfig:
     """Return the join config of a leader's ClusterSet. Raises AdminError for a member's ClusterSet."""
-    typed = read_as(ClusterSet, cluster_set)
-    if not typed.is_leaders:
-        raise AdminError(f"ClusterSet {typed.key} is a member's, not the leader's")
+    if not cluster_set.is_leaders:
+        raise AdminError(f"ClusterSet {cluster_set.key} is a member's, not the leader's")
     return JoinConfig(
-        cluster_set=typed.name,
-        leader_id=typed.leader_id,
-        leader_namespace=typed.namespace,
+        cluster_set=cluster_set.name,
+        leader_id=cluster_set.leader_id,
+        leader_namespace=cluster_set.namespace,
         leader_server=server,
     )
 
@@ -171,10 +171,8 @@ def _check_only_one(cluster: Cluster, namespace: str, hint: str = "") -> None:
     """Wait for the end of a deletion, such as that of a failed join. Raises AdminError if a ClusterSet stays."""
 
     def names(*, deleted: bool) -> str:
-        objects = cluster.objects(Kind.CLUSTER_SET, namespace)
-        return ", ".join(
-            name_of(obj) for obj in objects if bool(value_at(obj, "metadata", "deletionTimestamp")) == deleted
-        )
+        cluster_sets = cluster.typed(ClusterSet, namespace)
+        return ", ".join(item.name for item in cluster_sets if item.is_deleting == deleted)
 
     if present := names(deleted=False):
         raise AdminError(f"namespace {namespace} has a ClusterSet already: {present}{hint}")
@@ -193,7 +191,7 @@ def _wait_ready(cluster: Cluster, namespace: str, name: str, timeout: float) -> 
 
     def ready() -> bool:
         nonlocal last
-        cluster_set = read_as(ClusterSet, cluster.get(Kind.CLUSTER_SET, namespace, name) or {})
+        cluster_set = cluster.read(ClusterSet, namespace, name) or ClusterSet()
         last = condition_of(cluster_set.status.conditions, "Ready")
         if last.is_true or last.reason == DUPLICATE:  # which does not end by itself
             return True
@@ -214,15 +212,14 @@ def _wait_ready(cluster: Cluster, namespace: str, name: str, timeout: float) -> 
 
 def _report_range(cluster: Cluster, namespace: str, name: str) -> None:
     """Wait until the export range is decided, and report it. The leader decides once it knows a gateway."""
-    nodes = (read_as(ApiNode, node) for node in cluster.objects(Kind.NODE))
-    if not any(node.annotation(names.GATEWAY_ANNOTATION) == "true" for node in nodes):
+    if not any(node.annotation(names.GATEWAY_ANNOTATION) == "true" for node in cluster.typed(ApiNode)):
         cluster.report("whether it needs an export range is decided when a Node is annotated as its gateway")
         return
     own_range, pods = None, None
 
     def decided() -> bool:
         nonlocal own_range, pods
-        cluster_set = read_as(ClusterSet, cluster.get(Kind.CLUSTER_SET, namespace, name) or {})
+        cluster_set = cluster.read(ClusterSet, namespace, name) or ClusterSet()
         own_range, pods = read_used(cluster_set), read_used_pods(cluster_set)
         return all(decision is not None and decision.reason != AGENTS_TOO_OLD for decision in (own_range, pods))
 
@@ -246,8 +243,8 @@ def _report_range(cluster: Cluster, namespace: str, name: str) -> None:
 
 def members(cluster: Cluster, namespace: str, cluster_set: str) -> list[str]:
     """Return the cluster IDs of the members of a leader's ClusterSet, sorted. Raises SourceError."""
-    announces = cluster.objects(Kind.MEMBER_CLUSTER_ANNOUNCE, namespace)
-    return sorted(text_at(obj, "clusterID") for obj in announces if text_at(obj, "clusterSetID") == cluster_set)
+    announces = cluster.typed(MemberClusterAnnounce, namespace)
+    return sorted(announce.cluster_id for announce in announces if announce.cluster_set_id == cluster_set)
 
 
 def leave(cluster: Cluster, namespace: str, cluster_set: str, *, timeout: float = LEAVE_TIMEOUT) -> None:
@@ -255,18 +252,19 @@ def leave(cluster: Cluster, namespace: str, cluster_set: str, *, timeout: float 
 
     Missing objects are ignored, so it can be repeated. Raises McagentError.
     """
-    present = [item["metadata"]["name"] for item in cluster.objects(Kind.CLUSTER_SET, namespace)]
+    present = [item.name for item in cluster.typed(ClusterSet, namespace)]
     if present and cluster_set not in present:
         raise AdminError(f"namespace {namespace} has no ClusterSet {cluster_set}; it has {', '.join(present)}")
     if not present:
         cluster.report(f"ClusterSet {namespace}/{cluster_set} is not there")
     else:
         cluster.delete(Kind.CLUSTER_SET, namespace, cluster_set)
-        finalizers: list[str] = []
+        finalizers: Sequence[str] = ()
 
         def gone() -> bool:
-            obj = cluster.get(Kind.CLUSTER_SET, namespace, cluster_set)
-            finalizers[:] = (obj or {}).get("metadata", {}).get("finalizers") or []
+            nonlocal finalizers
+            obj = cluster.read(ClusterSet, namespace, cluster_set)
+            finalizers = obj.metadata.finalizers if obj is not None else ()
             return obj is None
 
         if not cluster.wait(gone, timeout):

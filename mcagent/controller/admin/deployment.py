@@ -7,8 +7,7 @@ unchanged, and so do Tiers. Reads no files.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence, Set
-from typing import Any
+from collections.abc import Sequence, Set
 
 import yaml
 
@@ -29,7 +28,6 @@ from mcagent.kube.errors import ApiRefusalError
 from mcagent.kube.source import RawObject
 from mcagent.model.api.kubernetes import ConfigMap
 from mcagent.model.objects import Kind
-from mcagent.model.parsing.decode import read_as
 
 TIMEOUT = 300.0  # seconds
 SERVED = 30.0  # seconds from a CRD to its kind
@@ -98,17 +96,16 @@ def deploy(
         _wait(cluster, [obj for obj in objects if obj["kind"] in WORKLOADS], timeout)
 
 
-def given_config(cluster: Cluster, parts: Set[Part], site: Site) -> dict[Part, dict[str, Any]]:
+def given_config(cluster: Cluster, parts: Set[Part], site: Site) -> dict[Part, RawObject]:
     """Return the keys that the last `mcagent deploy` set, by part, from the annotations of ConfigMaps.
 
     For a ConfigMap of an earlier version, which has no annotation, that is its clusterID. Raises SourceError.
     """
-    configs: dict[Part, dict[str, Any]] = {}
+    configs: dict[Part, RawObject] = {}
     for part in sorted(CONFIGURED.keys() & parts):
-        raw = cluster.get(Kind.CONFIG_MAP, site.home(part), f"mcagent-{part}")
-        if raw is None:
+        config_map = cluster.read(ConfigMap, site.home(part), f"mcagent-{part}")
+        if config_map is None:
             continue
-        config_map = read_as(ConfigMap, raw)
         record = config_map.annotation(GIVEN_CONFIG)
         if record is not None:
             configs[part] = json.loads(record)
@@ -199,7 +196,7 @@ def _missing(obj: RawObject | None) -> str:
     """Return why a Deployment or DaemonSet is not rolled out; "" if it is."""
     if obj is None:
         return "it was deleted"
-    status: Mapping[str, Any] = obj.get("status") or {}
+    status: RawObject = obj.get("status") or {}
     if status.get("observedGeneration", 0) < obj["metadata"].get("generation", 1):
         return "its controller has not processed it yet"
     if obj["kind"] == "DaemonSet":

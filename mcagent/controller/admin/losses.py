@@ -5,17 +5,23 @@ from __future__ import annotations
 from mcagent.controller.admin import cluster_sets
 from mcagent.controller.admin.cluster import Cluster
 from mcagent.controller.admission.identity import bound_cluster
+from mcagent.controller.contract.names import ExportKind
 from mcagent.model.api.kubernetes import ServiceAccount
-from mcagent.model.objects import Kind
-from mcagent.model.parsing.decode import read_as
+from mcagent.model.api.multicluster import (
+    ApiServiceExport,
+    ApiServiceImport,
+    ClusterSet,
+    MemberClusterAnnounce,
+    ResourceExport,
+)
 
 
 def of_leaving(cluster: Cluster) -> list[str]:
     """Return what ends when this member leaves; [] if it shares no Service. Raises SourceError."""
-    if not cluster.stored(Kind.CLUSTER_SET):
+    if not cluster.stored(ClusterSet):
         return []
-    exports = len(cluster.stored(Kind.SERVICE_EXPORT))
-    imports = len(cluster.stored(Kind.SERVICE_IMPORT))
+    exports = len(cluster.stored(ApiServiceExport))
+    imports = len(cluster.stored(ApiServiceImport))
     if not exports and not imports:
         return []
     return [
@@ -28,20 +34,20 @@ def of_destroying(cluster: Cluster, namespace: str, cluster_set: str) -> list[st
     members = cluster_sets.members(cluster, namespace, cluster_set)
     if not members:
         return []
-    exports = sum(obj.get("spec", {}).get("kind") == "Service" for obj in _exports(cluster, namespace))
+    exports = sum(export.spec.kind == ExportKind.SERVICE for export in cluster.stored(ResourceExport, namespace))
     consequence = f"Their tokens and exports, {_services(exports)}, go with it."
     return [f"ClusterSet {cluster_set} has members: {', '.join(members)}. {consequence}"]
 
 
 def of_token(cluster: Cluster, namespace: str, name: str) -> list[str]:
     """Return what a cluster loses with its token; [] if it is no member now. Raises SourceError."""
-    account = cluster.get(Kind.SERVICE_ACCOUNT, namespace, name)
-    cluster_id = bound_cluster(read_as(ServiceAccount, account)) if account else ""
-    announces = cluster.stored(Kind.MEMBER_CLUSTER_ANNOUNCE, namespace)
-    if not cluster_id or cluster_id not in {announce.get("clusterID") for announce in announces}:
+    account = cluster.read(ServiceAccount, namespace, name)
+    cluster_id = bound_cluster(account) if account is not None else ""
+    announces = cluster.stored(MemberClusterAnnounce, namespace)
+    if not cluster_id or cluster_id not in {announce.cluster_id for announce in announces}:
         return []
-    exports = [obj.get("spec", {}) for obj in _exports(cluster, namespace)]
-    own = sum(spec.get("clusterID") == cluster_id and spec.get("kind") == "Service" for spec in exports)
+    specs = [export.spec for export in cluster.stored(ResourceExport, namespace)]
+    own = sum((spec.cluster_id, spec.kind) == (cluster_id, ExportKind.SERVICE) for spec in specs)
     return [f"Cluster {cluster_id}, a member with {_services(own)} exported, has no access without this token."]
 
 
@@ -55,10 +61,6 @@ def of_uninstalling(cluster: Cluster, agents: int, *, leaves: bool, crds: bool) 
         *(of_leaving(cluster) if agents or leaves else []),
         *(["The CRDs go with all objects stored under them."] if crds else []),
     ]
-
-
-def _exports(cluster: Cluster, namespace: str) -> list[dict[str, dict[str, object]]]:
-    return cluster.stored(Kind.RESOURCE_EXPORT, namespace)
 
 
 def _services(count: int) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -158,33 +158,50 @@ def _read(part: Part) -> list[RawObject]:
 def _with_values(obj: RawObject, part: Part, site: Site, own_config: RawObject) -> RawObject:
     """Return an object with the values of the site. `own_config`: defaults that depend on the site."""
     moved: RawObject = _moved(obj, {MEMBER_NAMESPACE: site.namespace, LEADER_NAMESPACE: site.leader_namespace})
-    meta, kind = moved["metadata"], moved["kind"]
-    if not _CLUSTER_SCOPED.fullmatch(kind):
-        moved["metadata"] = {"namespace": site.home(part)} | meta
-    if kind == NAMESPACE:
-        meta["name"] = site.home(part)
-    if kind == "ConfigMap":
-        (file,) = moved["data"]
-        config = site.config.get(part, {})
-        moved["metadata"].setdefault("annotations", {})[GIVEN_CONFIG] = json.dumps(config, sort_keys=True)
-        content = merged(yaml.safe_load(moved["data"][file]) | own_config, config)
-        moved["data"] = {file: yaml.safe_dump(content, sort_keys=False)}
-    if kind == "ClusterRole" and meta["name"] == "mcagent-member" and _reads_pods(site):
-        moved["rules"].append({"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]})
-    if kind == "ClusterRole" and meta["name"] == "mcagent-agent" and _publishes_node_keys(site):
-        moved["rules"].append({"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]})
-    if kind == "ClusterRole" and part is Part.MEMBER_POLICIES and (accepted := accepted_policies(site)):
-        moved["rules"] = [rule for rule in moved["rules"] if _POLICY_KEYS[rule["apiGroups"][0]] in accepted]
-    if kind in WORKLOADS:
-        (container,) = moved["spec"]["template"]["spec"]["containers"]
-        image = site.openvswitch_image if part is Part.OPENVSWITCH else site.image
-        container["image"] = image or "/".join(filter(None, (site.registry, container["image"])))
-        if part is Part.OPENVSWITCH:
-            container["args"] = ["openvswitch", "--policy", site.openvswitch]
-        elif part is Part.AGENT and site.openvswitch == "never":  # what brings it makes the directory, too
-            volumes = {volume["name"]: volume for volume in moved["spec"]["template"]["spec"]["volumes"]}
-            volumes["openvswitch"]["hostPath"]["type"] = "Directory"
+    if not _CLUSTER_SCOPED.fullmatch(moved["kind"]):
+        moved["metadata"] = {"namespace": site.home(part)} | moved["metadata"]
+    if moved["kind"] in _SETTERS:
+        _SETTERS[moved["kind"]](moved, part, site, own_config)
     return moved
+
+
+def _set_configuration(config_map: RawObject, part: Part, site: Site, own_config: RawObject) -> None:
+    (file,) = config_map["data"]
+    config = site.config.get(part, {})
+    config_map["metadata"].setdefault("annotations", {})[GIVEN_CONFIG] = json.dumps(config, sort_keys=True)
+    content = merged(yaml.safe_load(config_map["data"][file]) | own_config, config)
+    config_map["data"] = {file: yaml.safe_dump(content, sort_keys=False)}
+
+
+def _set_rules(role: RawObject, _part: Part, site: Site, _own_config: RawObject) -> None:
+    match role["metadata"]["name"]:
+        case "mcagent-member" if site.config.get(Part.MEMBER, {}).get("enableStretchedNetworkPolicy"):
+            role["rules"].append({"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]})
+        case "mcagent-agent" if "nodeTrafficEncryption" in site.config.get(Part.AGENT, {}):
+            # Agents publish keys of Nodes or, with the value none, have to remove them.
+            role["rules"].append({"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]})
+        case "mcagent-member-policies" if accepted := accepted_policies(site):
+            role["rules"] = [rule for rule in role["rules"] if _POLICY_KEYS[rule["apiGroups"][0]] in accepted]
+
+
+def _set_image(workload: RawObject, part: Part, site: Site, _own_config: RawObject) -> None:
+    spec = workload["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    image = site.openvswitch_image if part is Part.OPENVSWITCH else site.image
+    container["image"] = image or "/".join(filter(None, (site.registry, container["image"])))
+    if part is Part.OPENVSWITCH:
+        container["args"] = ["openvswitch", "--policy", site.openvswitch]
+    elif part is Part.AGENT and site.openvswitch == "never":  # what brings it makes the directory, too
+        volumes = {volume["name"]: volume for volume in spec["volumes"]}
+        volumes["openvswitch"]["hostPath"]["type"] = "Directory"
+
+
+_SETTERS: Mapping[str, Callable[[RawObject, Part, Site, RawObject], None]] = {
+    "ConfigMap": _set_configuration,
+    "ClusterRole": _set_rules,
+    **dict.fromkeys(WORKLOADS, _set_image),
+}
+"""How objects of a kind get the values of the site; the other kinds have none but namespaces."""
 
 
 def _with_digest(part_objects: list[RawObject]) -> list[RawObject]:
@@ -204,15 +221,6 @@ def accepted_policies(site: Site) -> frozenset[str]:
     replicated = site.config.get(Part.MEMBER, {}).get("replicatedPolicies")
     values = replicated if isinstance(replicated, Mapping) else {}
     return frozenset(key for key in _POLICY_KEYS.values() if str(values.get(key, _NONE)).lower() != _NONE)
-
-
-def _reads_pods(site: Site) -> bool:
-    return bool(site.config.get(Part.MEMBER, {}).get("enableStretchedNetworkPolicy"))
-
-
-def _publishes_node_keys(site: Site) -> bool:
-    """Tell whether agents publish keys of Nodes or, with the value none, have to remove them."""
-    return "nodeTrafficEncryption" in site.config.get(Part.AGENT, {})
 
 
 def _moved(value: Any, places: Mapping[str, str]) -> Any:

@@ -9,10 +9,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from mcagent.config.reader import ConfigError, ConfigText
-from mcagent.controller.admin.cluster import Cluster
+from mcagent.controller.admin.cluster import Cluster, Object
 from mcagent.controller.admin.fields import items_at, name_of, text_at, texts_at, value_at
 from mcagent.controller.admission.identity import bound_cluster, bound_clusters
 from mcagent.controller.config import ControllerRole, load
@@ -35,7 +34,7 @@ from mcagent.model.api.multicluster import (
 )
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
-from mcagent.model.parsing.decode import read_object
+from mcagent.model.parsing.decode import read_as
 
 DEPLOYMENT = "antrea-mc-controller"
 _SERVED_BY = {"served-by": "antrea-mc-controller"}
@@ -88,8 +87,8 @@ def read(cluster: Cluster, namespace: str) -> Objects:
     def listed(kind: Kind, scope: str = namespace) -> list[RawObject]:
         return items_at(cluster.find_any(object_path(kind, scope)), "items")
 
-    def typed(kind: Kind) -> list[Any]:
-        return [read_object(kind, item) for item in listed(kind)]
+    def typed(cls: type[Object]) -> list[Object]:
+        return [read_as(cls, item) for item in listed(cls.KIND)]
 
     return Objects(
         namespace=namespace,
@@ -101,14 +100,14 @@ def read(cluster: Cluster, namespace: str) -> Objects:
         ],
         roles=listed(Kind.ROLE),
         bindings=listed(Kind.ROLE_BINDING),
-        accounts=typed(Kind.SERVICE_ACCOUNT),
-        config_maps=typed(Kind.CONFIG_MAP),
-        cluster_sets=typed(Kind.CLUSTER_SET),
-        claims=typed(Kind.CLUSTER_CLAIM),
-        announces=typed(Kind.MEMBER_CLUSTER_ANNOUNCE),
-        exports=typed(Kind.RESOURCE_EXPORT),
-        imports=typed(Kind.RESOURCE_IMPORT),
-        gateways=typed(Kind.GATEWAY),
+        accounts=typed(ServiceAccount),
+        config_maps=typed(ConfigMap),
+        cluster_sets=typed(ClusterSet),
+        claims=typed(ClusterClaim),
+        announces=typed(MemberClusterAnnounce),
+        exports=typed(ResourceExport),
+        imports=typed(ResourceImport),
+        gateways=typed(ApiGateway),
     )
 
 

@@ -11,10 +11,11 @@ import copy
 from collections.abc import Mapping, Sequence
 
 from mcagent.controller.admin.cluster import AdminError, Cluster, Progress, shown
-from mcagent.controller.admin.fields import condition_at, items_at, text_at
+from mcagent.controller.admin.fields import items_at, text_at
 from mcagent.controller.admin.manifests import OURS
-from mcagent.controller.contract.conditions import TRUE
 from mcagent.kube.source import RawObject
+from mcagent.model.api.base import condition_of
+from mcagent.model.api.kubernetes import ApiNode
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.field import printable
 
@@ -50,7 +51,7 @@ def clean_nodes(cluster: Cluster, namespace: str, *, timeout: float) -> None:
 
 
 def _is_ready(cluster: Cluster, node: str) -> bool:
-    if condition_at(cluster.get(Kind.NODE, "", node), "Ready").get("status") == TRUE:
+    if condition_of((cluster.read(ApiNode, "", node) or ApiNode()).status.conditions, "Ready").is_true:
         return True
     cluster.report(f"Node {node} is not Ready and is skipped; if it comes back, run mcagent cleanup there")
     return False

@@ -31,9 +31,7 @@ from mcagent.model.api.multicluster import (
     MemberClusterAnnounce,
     ResourceExport,
 )
-from mcagent.model.objects import Kind
 from mcagent.model.parsing import links
-from mcagent.model.parsing.decode import read_as
 from mcagent.model.parsing.field import printable
 from mcagent.model.parsing.links import ClusterLink
 
@@ -64,13 +62,13 @@ def read(cluster: Cluster) -> OverviewInput:
         for item in items_at(cluster.find(f"{path}?labelSelector={_OURS}%3Dmcagent"), "items")
     ]
     return OverviewInput(
-        cluster_sets=[read_as(ClusterSet, obj) for obj in cluster.objects(Kind.CLUSTER_SET)],
-        gateways=[read_as(ApiGateway, obj) for obj in cluster.objects(Kind.GATEWAY)],
-        announces=[read_as(MemberClusterAnnounce, obj) for obj in cluster.objects(Kind.MEMBER_CLUSTER_ANNOUNCE)],
-        nodes=[read_as(ApiNode, obj) for obj in cluster.objects(Kind.NODE)],
-        service_exports=[read_as(ApiServiceExport, obj) for obj in cluster.objects(Kind.SERVICE_EXPORT)],
-        service_imports=[read_as(ApiServiceImport, obj) for obj in cluster.objects(Kind.SERVICE_IMPORT)],
-        resource_exports=[read_as(ResourceExport, obj) for obj in cluster.objects(Kind.RESOURCE_EXPORT)],
+        cluster_sets=cluster.typed(ClusterSet),
+        gateways=cluster.typed(ApiGateway),
+        announces=cluster.typed(MemberClusterAnnounce),
+        nodes=cluster.typed(ApiNode),
+        service_exports=cluster.typed(ApiServiceExport),
+        service_imports=cluster.typed(ApiServiceImport),
+        resource_exports=cluster.typed(ResourceExport),
         workloads=workloads,
     )
 

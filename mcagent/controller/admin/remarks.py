@@ -12,7 +12,6 @@ from mcagent.kube.source import RawObject
 from mcagent.model.api.base import condition_of
 from mcagent.model.api.kubernetes import ApiNode
 from mcagent.model.api.multicluster import ApiGateway, ClusterSet, MemberClusterAnnounce, ResourceExport
-from mcagent.model.objects import Kind
 from mcagent.model.parsing import links
 from mcagent.model.parsing.decode import read_as
 from mcagent.model.parsing.field import listed, printable
@@ -29,12 +28,11 @@ def unreachable(cluster: Cluster, cluster_sets: Iterable[RawObject]) -> list[str
             continue  # the table has it; controllers of 0.1.0 write no such condition
         namespace = cluster_set.namespace
         if cluster_set.is_leaders:
-            announces = cluster.objects(Kind.MEMBER_CLUSTER_ANNOUNCE, namespace)
-            for announce in (read_as(MemberClusterAnnounce, obj) for obj in announces):
+            for announce in cluster.typed(MemberClusterAnnounce, namespace):
                 reported = links.read_text(announce.annotation(links.ANNOTATION) or "")
                 lines += unreachable_lines(cluster_set.name, announce.cluster_id, reported)
         else:
-            gateways = (read_as(ApiGateway, obj) for obj in cluster.objects(Kind.GATEWAY, namespace))
+            gateways = cluster.typed(ApiGateway, namespace)
             reported = links.merged(links.read(gateway.status.links) for gateway in gateways)
             lines += unreachable_lines(cluster_set.name, cluster_set.spec.cluster_id, reported)
     return lines
@@ -53,9 +51,8 @@ def unreachable_lines(cluster_set: str, source: str, reported: Iterable[ClusterL
 
 def waiting_gateways(cluster: Cluster, _gateways: Iterable[RawObject]) -> list[str]:
     """Return a line on the annotated Nodes that have no Gateway in any namespace. Raises SourceError."""
-    serving = {obj["metadata"]["name"] for obj in cluster.objects(Kind.GATEWAY)}
-    nodes = [read_as(ApiNode, obj) for obj in cluster.objects(Kind.NODE)]
-    annotated = {node.name for node in nodes if node.annotation(names.GATEWAY_ANNOTATION)}
+    serving = {gateway.name for gateway in cluster.typed(ApiGateway)}
+    annotated = {node.name for node in cluster.typed(ApiNode) if node.annotation(names.GATEWAY_ANNOTATION)}
     if not serving or not (waiting := sorted(annotated - serving)):
         return []
     reason = (
@@ -71,13 +68,10 @@ def configured_ranges(cluster: Cluster, cluster_sets: Iterable[RawObject]) -> li
         if not cluster_set.is_leaders:
             continue
         assigned = {str(pair.virtual) for pods in read_pod_ranges(cluster_set).values() for pair in pods.pairs}
-        exports = (
-            read_as(ResourceExport, obj) for obj in cluster.objects(Kind.RESOURCE_EXPORT, cluster_set.namespace)
-        )
         lines += [
             f"ClusterSet {cluster_set.name}: virtual Pod CIDR {printable(virtual)} for {real} of "
             f"{printable(export.spec.cluster_id)}, configured by that cluster"
-            for export in exports
+            for export in cluster.typed(ResourceExport, cluster_set.namespace)
             if export.spec.kind == names.ExportKind.CLUSTER_INFO
             for virtual, real in configured_pod_cidrs(export).items()
             if virtual not in assigned

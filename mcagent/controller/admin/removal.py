@@ -13,16 +13,17 @@ from http import HTTPStatus
 from mcagent.controller.admin import cluster_sets, dns, losses, manifests, node_cleanup
 from mcagent.controller.admin.cluster import AdminError, Cluster, shown
 from mcagent.controller.admin.deployment import is_ours, release_of
-from mcagent.controller.admin.fields import items_at, name_of, namespace_of, text_at, texts_at, value_at
+from mcagent.controller.admin.fields import items_at, name_of, namespace_of, text_at, value_at
 from mcagent.controller.admin.manifests import CRD, NAMESPACE, OURS, InstalledRole, Part, Site
 from mcagent.controller.contract import names
 from mcagent.controller.contract.conditions import TRUE
 from mcagent.kube.errors import ApiRefusalError
 from mcagent.kube.source import RawObject
-from mcagent.model.api.multicluster import ClusterSet
+from mcagent.model.api.kubernetes import ApiPod
+from mcagent.model.api.multicluster import ClusterSet, MemberClusterAnnounce
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
-from mcagent.model.parsing.decode import read_as
+from mcagent.model.parsing.decode import TYPES
 
 TIMEOUT = 120.0  # seconds, of each step
 _MEMBERS = (Part.MEMBER, Part.MEMBER_POLICIES, Part.OPENVSWITCH, Part.AGENT)
@@ -84,7 +85,7 @@ def uninstall(
         _report(cluster, removal, sets, nodes, gone)
     else:
         for cluster_set in sets:
-            cluster_sets.leave(cluster, namespace_of(cluster_set), name_of(cluster_set), timeout=timeout)
+            cluster_sets.leave(cluster, cluster_set.namespace, cluster_set.name, timeout=timeout)
         if _MEMBERS in removal.roles and removal.nodes:
             node_cleanup.clean_nodes(cluster, removal.site.namespace, timeout=timeout)
         _remove(cluster, gone, timeout)
@@ -115,45 +116,32 @@ def _other_role(cluster: Cluster, removal: Removal) -> str:
     return ""
 
 
-def _is_leaders(cluster_set: RawObject) -> bool:
-    return read_as(ClusterSet, cluster_set).is_leaders
-
-
-def _sets(cluster: Cluster, removal: Removal) -> list[RawObject]:
+def _sets(cluster: Cluster, removal: Removal) -> list[ClusterSet]:
     """Return the ClusterSets to leave and to destroy, in that order."""
-    everywhere = cluster.stored(Kind.CLUSTER_SET)
+    everywhere = cluster.stored(ClusterSet)
     member, leader = removal.site.namespace, removal.site.leader_namespace
     cluster_sets = []
     if _MEMBERS in removal.roles:
-        cluster_sets += [
-            cluster_set
-            for cluster_set in everywhere
-            if namespace_of(cluster_set) == member and not _is_leaders(cluster_set)
-        ]
+        cluster_sets += [item for item in everywhere if item.namespace == member and not item.is_leaders]
     if _LEADERS in removal.roles:
-        cluster_sets += [
-            cluster_set
-            for cluster_set in everywhere
-            if _is_leaders(cluster_set) and namespace_of(cluster_set) == leader
-        ]
+        cluster_sets += [item for item in everywhere if item.namespace == leader and item.is_leaders]
     return cluster_sets
 
 
-def _refuse(cluster: Cluster, removal: Removal, sets: Sequence[RawObject], other: str) -> None:
+def _refuse(cluster: Cluster, removal: Removal, sets: Sequence[ClusterSet], other: str) -> None:
     """Raise AdminError if another role or cluster needs the removed objects."""
     if removal.crds and other:
         raise AdminError(f"--crds: the {other} needs them (--role all removes both)")
     if _LEADERS not in removal.roles:
         return
-    for cluster_set in cluster.stored(Kind.CLUSTER_SET):
-        if _is_leaders(cluster_set) and cluster_set not in sets and cluster.present(_ALL_NAMESPACES):
-            raise AdminError(
-                f"ClusterSet {namespace_of(cluster_set)}/{name_of(cluster_set)} is led here, too: "
-                "mcagent clusterset destroy first"
-            )
-    leaving = {text_at(cluster_set, "spec", "clusterID") for cluster_set in sets if not _is_leaders(cluster_set)}
-    announces = cluster.stored(Kind.MEMBER_CLUSTER_ANNOUNCE, removal.site.leader_namespace)
-    announces_by_id = {text_at(announce, "clusterID"): name_of(announce) for announce in announces}
+    named = {cluster_set.key for cluster_set in sets}
+    for cluster_set in cluster.stored(ClusterSet):
+        is_other = cluster_set.is_leaders and cluster_set.key not in named
+        if is_other and cluster.present(_ALL_NAMESPACES):
+            raise AdminError(f"{cluster_set.subject} is led here, too: mcagent clusterset destroy first")
+    leaving = {cluster_set.spec.cluster_id for cluster_set in sets if not cluster_set.is_leaders}
+    announces = cluster.stored(MemberClusterAnnounce, removal.site.leader_namespace)
+    announces_by_id = {announce.cluster_id: announce.name for announce in announces}
     members = {cluster_id: name for cluster_id, name in announces_by_id.items() if cluster_id not in leaving}
     if members:
         first, announce = min(members.items())
@@ -193,11 +181,11 @@ def _objects(cluster: Cluster, removal: Removal, *, shared: bool) -> tuple[list[
 
 
 def _report(
-    cluster: Cluster, removal: Removal, sets: Sequence[RawObject], nodes: Sequence[str], gone: Sequence[RawObject]
+    cluster: Cluster, removal: Removal, sets: Sequence[ClusterSet], nodes: Sequence[str], gone: Sequence[RawObject]
 ) -> None:
     for cluster_set in sets:
-        action = "destroyed" if _is_leaders(cluster_set) else "left"
-        cluster.report(f"ClusterSet {namespace_of(cluster_set)}/{name_of(cluster_set)} would be {action}")
+        action = "destroyed" if cluster_set.is_leaders else "left"
+        cluster.report(f"{cluster_set.subject} would be {action}")
     for node in nodes:
         cluster.report(f"Node {node} would be cleaned: mcagent cleanup in namespace {removal.site.namespace}")
     for obj in gone:
@@ -227,10 +215,7 @@ def _remove(cluster: Cluster, gone: Sequence[RawObject], timeout: float) -> None
     components = {value_at(obj, "metadata", "labels", _COMPONENT) for obj in gone}
 
     def pods_in(namespace: str, *, ours: bool) -> list[str]:
-        pods = (
-            (name_of(pod), value_at(pod, "metadata", "labels") or {})
-            for pod in cluster.objects(Kind.POD, namespace)
-        )
+        pods = [(pod.name, pod.labels) for pod in cluster.typed(ApiPod, namespace)]
         if ours:
             return [
                 name
@@ -258,15 +243,12 @@ def _remove(cluster: Cluster, gone: Sequence[RawObject], timeout: float) -> None
 def _release(cluster: Cluster, kinds: Sequence[Kind], namespace: str = "") -> None:
     """Remove the finalizers that only the removed controllers would remove, so that objects can be deleted."""
     for kind in (kind for kind in _WITH_FINALIZER if kind in kinds):
-        for obj in cluster.stored(kind, namespace):
-            finalizers = texts_at(obj, "metadata", "finalizers")
-            foreign = [text for text in finalizers if not names.is_finalizer(text)]
-            if foreign != finalizers:
-                path = object_path(kind, namespace_of(obj), name_of(obj))
+        for obj in cluster.stored(TYPES[kind], namespace):
+            foreign = [text for text in obj.metadata.finalizers if not names.is_finalizer(text)]
+            if len(foreign) != len(obj.metadata.finalizers):
+                path = object_path(kind, obj.namespace, obj.name)
                 cluster.merge(path, {"metadata": {"finalizers": foreign or None}})
-                cluster.report(
-                    f"{kind} {namespace_of(obj)}/{name_of(obj)}: finalizer removed, as no controller is left"
-                )
+                cluster.report(f"{obj.subject}: finalizer removed, as no controller is left")
 
 
 def _remove_crds(cluster: Cluster, *, dry_run: bool, timeout: float) -> None:

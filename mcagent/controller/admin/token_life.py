@@ -42,8 +42,7 @@ def with_life(cluster: Cluster, accounts: Sequence[RawObject], now: float) -> li
     """Return the accounts of members, each with what is known of its token. Raises SourceError."""
     shown = []
     for namespace in sorted({namespace_of(account) for account in accounts}):
-        sets = [read_as(ClusterSet, obj) for obj in cluster.objects(Kind.CLUSTER_SET, namespace)]
-        connected = connected_clusters(sets)
+        connected = connected_clusters(cluster.typed(ClusterSet, namespace))
         try:
             stored = cluster.objects(Kind.SECRET, namespace)
         except McagentError:

@@ -16,12 +16,10 @@ from mcagent.controller.contract.commands import TOKEN_ROLE, TOKEN_VERBS
 from mcagent.controller.contract.conditions import time_text
 from mcagent.controller.contract.member_tokens import claims_of
 from mcagent.controller.member.leader_token import LEADER_TOKEN
-from mcagent.kube.source import RawObject
 from mcagent.model.api.base import condition_of
 from mcagent.model.api.multicluster import ClusterSet
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
-from mcagent.model.parsing.decode import read_as
 
 _SHOWN = 15.0  # seconds for the ClusterSet to show the end of the new token
 _SETTLE = 5.0  # seconds for a token without an end, whose use no condition shows
@@ -30,8 +28,7 @@ _NOT_COMPARED = ("secret_name", "secret_file")
 
 def membership_of(cluster: Cluster, namespace: str) -> JoinConfig | None:
     """Return the join config of the member's present ClusterSet, None if there is none. Raises SourceError."""
-    cluster_sets = [read_as(ClusterSet, obj) for obj in cluster.objects(Kind.CLUSTER_SET, namespace)]
-    joined = [item for item in cluster_sets if item.leader_server and not item.is_deleting]
+    joined = [item for item in cluster.typed(ClusterSet, namespace) if item.leader_server and not item.is_deleting]
     if len(joined) != 1:
         return None
     (cluster_set,) = joined
@@ -76,8 +73,8 @@ def wait_in_use(cluster: Cluster, present: JoinConfig, data: Mapping[str, str], 
     cluster.report("waiting for the controller to use the new token")
 
     def in_use() -> bool:
-        obj: RawObject = cluster.get(Kind.CLUSTER_SET, present.namespace, present.cluster_set) or {}
-        message = condition_of(read_as(ClusterSet, obj).status.conditions, LEADER_TOKEN).message
+        cluster_set = cluster.read(ClusterSet, present.namespace, present.cluster_set) or ClusterSet()
+        message = condition_of(cluster_set.status.conditions, LEADER_TOKEN).message
         return claims is not None and time_text(claims.expires) in message
 
     cluster.wait(in_use, min(timeout, _SETTLE if claims is None else _SHOWN))

@@ -83,7 +83,7 @@ def create(
     if lifetime is not None:
         expiring_tokens.check_enforced(cluster)
     with cluster.undoing():
-        present = cluster.get(Kind.SERVICE_ACCOUNT, namespace, name)
+        present = cluster.read(ServiceAccount, namespace, name)
         bounds = {**_default_cidrs(cluster, namespace, cluster_id, present, bounds), **bounds}
         annotations = {names.CLUSTER_ID_ANNOTATION: cluster_id, **bounds}
         if present is None:
@@ -117,8 +117,8 @@ def rotate(cluster: Cluster, namespace: str, name: str, file: Path, *, lifetime:
 
     The account keeps its limits. `lifetime` as in `create`. Raises McagentError, OSError.
     """
-    account = cluster.get(Kind.SERVICE_ACCOUNT, namespace, name)
-    if account is None or not bound_cluster(read_as(ServiceAccount, account)):
+    account = cluster.read(ServiceAccount, namespace, name)
+    if account is None or not bound_cluster(account):
         raise AdminError(_no_token(namespace, name))
     if lifetime is not None:
         expiring_tokens.check_enforced(cluster)
@@ -146,11 +146,11 @@ def _end_renewal(cluster: Cluster, namespace: str, name: str) -> None:
 
 
 def _default_cidrs(
-    cluster: Cluster, namespace: str, cluster_id: str, account: RawObject | None, bounds: Mapping[str, str]
+    cluster: Cluster, namespace: str, cluster_id: str, account: ServiceAccount | None, bounds: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the ClusterSet's list of CIDRs as an annotation, for a member without one; report what applies."""
     own = names.ALLOWED_CIDRS_ANNOTATION
-    if own in bounds or (account is not None and read_as(ServiceAccount, account).annotation(own) is not None):
+    if own in bounds or (account is not None and account.annotation(own) is not None):
         return {}
     text = allow_list.inherited(cluster, namespace)
     allowed = f"CIDRs in {text}, as the ClusterSet says" if text else "what members.allowedCIDRs allows"
@@ -159,8 +159,8 @@ def _default_cidrs(
 
 
 def _check_unique(cluster: Cluster, namespace: str, name: str, cluster_id: str) -> None:
-    for account in cluster.objects(Kind.SERVICE_ACCOUNT, namespace):
-        other, bound = account["metadata"]["name"], bound_cluster(read_as(ServiceAccount, account))
+    for account in cluster.typed(ServiceAccount, namespace):
+        other, bound = account.name, bound_cluster(account)
         if not bound or other == name:
             continue
         if bound == cluster_id:

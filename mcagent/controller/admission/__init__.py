@@ -10,7 +10,6 @@ webhooks let pass, are refused.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from mcagent.controller.admission.accounts import Accounts, accounts_of
 from mcagent.controller.admission.announce import review_announce
@@ -21,7 +20,7 @@ from mcagent.controller.admission.resource_export import complete_resource_expor
 __all__ = ["Accounts", "AdmissionDecision", "Lookup", "accounts_of", "mutate", "review"]
 
 
-def review(raw_request: Mapping[str, Any], lookup: Lookup, accounts: Accounts) -> AdmissionDecision:
+def review(raw_request: Mapping[str, object], lookup: Lookup, accounts: Accounts) -> AdmissionDecision:
     """Decide on an AdmissionRequest (admission.k8s.io/v1: the `request` of an AdmissionReview)."""
     request = read_request(raw_request)
     if request is None:
@@ -38,7 +37,7 @@ def review(raw_request: Mapping[str, Any], lookup: Lookup, accounts: Accounts) -
     return ALLOWED
 
 
-def mutate(raw_request: Mapping[str, Any]) -> AdmissionDecision:
+def mutate(raw_request: Mapping[str, object]) -> AdmissionDecision:
     """Complete the object of an AdmissionRequest: the decision has the JSON patch, if anything is missing."""
     request = read_request(raw_request)
     if request is None or request.kind != "ResourceExport":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Protocol
 
 from mcagent.controller.admission.accounts import ACCOUNT, Caller, caller_of
 from mcagent.controller.machinery.reconciler import Object
@@ -32,7 +32,7 @@ class AdmissionDecision:
     allowed: bool
     code: int = 200
     message: str = ""
-    patch: Sequence[Mapping[str, Any]] = ()
+    patch: Sequence[Mapping[str, object]] = ()
 
 
 ALLOWED = AdmissionDecision(allowed=True)
@@ -91,7 +91,7 @@ class ReviewRequest:
         return read_as(cls, self.old), read_as(cls, self.object)
 
 
-def read_request(raw: Mapping[str, Any]) -> ReviewRequest | None:
+def read_request(raw: Mapping[str, object]) -> ReviewRequest | None:
     """Return the request of an AdmissionReview; None for an operation that is not reviewed (CONNECT)."""
     request = read_part(AdmissionRequest, raw)
     if request.operation not in Operation.__members__.values():

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from mcagent.controller.machinery.reconciler import Ref, View, Wanted
 from mcagent.model.api.multicluster import ClusterSet
+from mcagent.model.api.patches import annotated
 from mcagent.model.objects import Kind
 
 HOLDER_ANNOTATION = "mcagent.io/controller"
@@ -52,4 +53,4 @@ def released(view: View, namespace: str | None, home: str) -> Iterable[Wanted]:
         ]
         if own:
             ref = Ref(kind=Kind.CLUSTER_SET, namespace=cluster_set.namespace, name=cluster_set.name)
-            yield Wanted(ref=ref, body={"metadata": {"annotations": dict.fromkeys(own)}}, create=False)
+            yield Wanted(ref=ref, body=annotated(ClusterSet, dict.fromkeys(own)), create=False)

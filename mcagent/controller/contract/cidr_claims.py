@@ -13,17 +13,16 @@ from functools import lru_cache
 from msgspec import structs
 
 from mcagent.controller.contract.names import ExportKind
-from mcagent.controller.machinery.reconciler import Index, Json, Object, Side
+from mcagent.controller.machinery.reconciler import Index, Object, Side
 from mcagent.core.addresses.rules import SHORTEST_PREFIX, PrefixRange, prefix_range, refuse_network
 from mcagent.core.addresses.underlay import endpoint_of, refuse_underlay, source_of
-from mcagent.model.api.base import ApiObject, as_json
+from mcagent.model.api.base import ApiObject
 from mcagent.model.api.multicluster import ClusterInfo, GatewayInfo, ResourceExport, ResourceImport, WireGuard
 from mcagent.model.net import Address, address_or_none, network_or_none
 
 MAX_CIDRS = 256  # Pod CIDRs of a cluster
 MAX_GATEWAYS = 64
 MOST_CIDRS = 1024  # CIDRs that are read: early versions allowed more than MAX_CIDRS
-_WIREGUARD_FIELDS = ("publicKey", "nextPublicKey", "port", "devices")
 _LONGEST = 64  # characters of a CIDR, an address or a key
 _KEY = 44  # characters of a WireGuard public key: base64 of 32 bytes
 
@@ -120,14 +119,6 @@ def _granted_keys(keys: WireGuard | None, refused: Container[str]) -> WireGuard 
         return None
     following = "" if keys.next_public_key in refused else keys.next_public_key
     return structs.replace(keys, next_public_key=following)
-
-
-def complete(info: ClusterInfo) -> Json:
-    """Return a ClusterInfo as JSON; fields without a value are None, so that they are removed."""
-    fields: Json = dict.fromkeys(("serviceCIDR", "podCIDRs", "gatewayInfos", "wireGuard")) | as_json(info)
-    if fields["wireGuard"] is not None:
-        fields["wireGuard"] = dict.fromkeys(_WIREGUARD_FIELDS) | fields["wireGuard"]
-    return fields
 
 
 def _short(text: str) -> bool:

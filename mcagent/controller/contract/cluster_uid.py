@@ -12,8 +12,10 @@ from __future__ import annotations
 import re
 
 from mcagent.controller.contract import names
-from mcagent.controller.machinery.reconciler import Json, Refusal
+from mcagent.controller.machinery.reconciler import Refusal
 from mcagent.model.api.base import ApiObject
+from mcagent.model.api.multicluster import MemberClusterAnnounce
+from mcagent.model.api.patches import annotated
 
 CLUSTER_UID_ANNOTATION = "mcagent.io/cluster-uid"
 REFUSED_UID_ANNOTATION = "mcagent.io/refused-cluster-uid"
@@ -37,18 +39,18 @@ def uids(announce: ApiObject | None) -> tuple[str, str]:
     return own, refused
 
 
-def refuse(announce: Json, cluster_id: str, uid: str) -> Refusal | None:
-    """Return the refusal to write an announcement (a raw object) that another cluster holds; None: no refusal."""
-    holder = (announce["metadata"].get("annotations") or {}).get(CLUSTER_UID_ANNOTATION) or ""
+def refuse(announce: ApiObject, cluster_id: str, uid: str) -> Refusal | None:
+    """Return the refusal to write an announcement that another cluster holds; None: no refusal."""
+    holder = announce.annotation(CLUSTER_UID_ANNOTATION) or ""
     if not uid or not is_uid(holder) or holder == uid:
         return None
     reason = (
         f"cluster ID {cluster_id} {_REFUSED} {holder}, and this cluster has UID {uid}: give one of them another "
         "cluster ID (mcagent clusterset leave --clusterset NAME, then join with another --clusterid). If this "
         "cluster replaces the other one, on the leader: kubectl delete memberclusterannounce "
-        f"-n {announce['metadata'].get('namespace', '')} {names.announce(cluster_id)}"
+        f"-n {announce.namespace} {names.announce(cluster_id)}"
     )
-    return Refusal(reason=reason, body={"metadata": {"annotations": {REFUSED_UID_ANNOTATION: uid}}})
+    return Refusal(reason=reason, body=annotated(MemberClusterAnnounce, {REFUSED_UID_ANNOTATION: uid}))
 
 
 def is_refusal(failure: str) -> bool:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from mcagent.controller.machinery.reconciler import Json
 from mcagent.model.api.base import Condition, condition_of
 
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
@@ -40,18 +39,17 @@ def span_text(seconds: float) -> str:
 
 def condition(
     before: Sequence[Condition], kind: str, status: str, *, reason: str = "", message: str = "", now: float
-) -> Json:
+) -> Condition:
     """Return a condition. `before`: the present conditions; with the same status, the time stays.
 
-    `now` is in seconds since the epoch. An empty reason or message is left out, as Go's `omitempty` does.
+    `now` is in seconds since the epoch. An empty reason or message is not written, as with Go's `omitempty`.
     """
     last = condition_of(before, kind)
-    since = last.last_transition_time if last.status == status else ""
-    fields = {"type": kind, "status": status, "lastTransitionTime": since or time_text(now)}
-    return fields | {name: text for name, text in (("reason", reason), ("message", message)) if text}
+    since = (last.last_transition_time if last.status == status else "") or time_text(now)
+    return Condition(type=kind, status=status, reason=reason, message=message, last_transition_time=since)
 
 
-def by_type(conditions: Iterable[Json], owned: Iterable[str] = ()) -> dict[str, Json | None]:
+def by_type(conditions: Iterable[Condition], owned: Iterable[str] = ()) -> dict[str, Condition | None]:
     """Return conditions by their types, and None for the other types in `owned` (`Wanted.conditions`)."""
-    present = {fields["type"]: fields for fields in conditions}
+    present = {entry.type: entry for entry in conditions}
     return {**present, **{kind: None for kind in owned if kind not in present}}

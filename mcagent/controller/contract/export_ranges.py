@@ -111,15 +111,17 @@ def _valid(value: _Range | None) -> _Range | None:
 # --- first free ones ------------------------------------------------------------------------------------------
 
 
-def slots(pool: Sequence[str]) -> list[IPv4Network]:
+@lru_cache(maxsize=8)
+def slots(pool: tuple[str, ...]) -> tuple[str, ...]:
     """Return the ranges of a pool of CIDRs, in its order; a CIDR smaller than a range is one."""
     networks = [IPv4Network(text) for text in pool]
-    return [slot for n in networks for slot in ([n] if n.prefixlen > PREFIX else n.subnets(new_prefix=PREFIX))]
+    ranges = (slot for n in networks for slot in ([n] if n.prefixlen > PREFIX else n.subnets(new_prefix=PREFIX)))
+    return tuple(map(str, ranges))
 
 
-def first_slot(pool: Sequence[IPv4Network], cluster: str, is_free: Callable[[IPv4Network], bool]) -> str:
+def first_slot(pool: Sequence[str], cluster: str, is_free: Callable[[str], bool]) -> str:
     """Return the first free range from the hash of a cluster ID; "" if none is free."""
-    return next((str(pool[place]) for place in places_from(cluster, len(pool)) if is_free(pool[place])), "")
+    return next((pool[place] for place in places_from(cluster, len(pool)) if is_free(pool[place])), "")
 
 
 def export_address(cidr: str, service: str, is_free: Callable[[str], bool]) -> str:

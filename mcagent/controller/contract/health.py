@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mcagent.controller.contract.conditions import FALSE, TRUE, UNKNOWN, condition
-from mcagent.controller.machinery.reconciler import Json
 from mcagent.core.health import HealthFinding, read_finding
 from mcagent.model.api.base import ApiObject, Condition, condition_of
 from mcagent.model.api.multicluster import ClusterSet, MemberClusterAnnounce
@@ -21,7 +20,7 @@ HEALTH_ANNOTATION = "mcagent.io/health"  # of a MemberClusterAnnounce: "REASON: 
 
 def health_condition(
     before: Sequence[Condition], finding: HealthFinding | None, now: float, *, unknown: str = ""
-) -> Json:
+) -> Condition:
     """Return the condition. `unknown`: why nothing is known, if no finding is."""
     if finding is None and unknown:
         return condition(before, HEALTHY, UNKNOWN, reason=NOT_REPORTED, message=unknown, now=now)

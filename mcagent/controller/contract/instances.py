@@ -15,8 +15,10 @@ import re
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.cluster_uid import DUPLICATE_MARK, is_uid
-from mcagent.controller.machinery.reconciler import Json, Refusal
+from mcagent.controller.machinery.reconciler import Refusal
 from mcagent.model.api.base import ApiObject
+from mcagent.model.api.multicluster import MemberClusterAnnounce
+from mcagent.model.api.patches import annotated
 
 INSTANCE_ANNOTATION = "mcagent.io/instance"
 REFUSED_INSTANCE_ANNOTATION = "mcagent.io/refused-instance"
@@ -56,13 +58,12 @@ class AnnouncementHolder:
         self._lasts = 0.0  # seconds for which the last of them holds the announcement
         self._changes = 0  # heartbeats that came since
 
-    def refuse(self, announce: Json, cluster_id: str, now: float, *, duplicate: bool) -> Refusal | None:
-        """Return the refusal to write an announcement (a raw object) that another process holds; None: no refusal.
+    def refuse(self, announce: ApiObject, cluster_id: str, now: float, *, duplicate: bool) -> Refusal | None:
+        """Return the refusal to write an announcement that another process holds; None: no refusal.
 
         `duplicate`: the ClusterSet's condition says already that the ID has another cluster.
         """
-        notes = announce["metadata"].get("annotations") or {}
-        text = notes.get(INSTANCE_ANNOTATION) or ""
+        text = announce.annotation(INSTANCE_ANNOTATION) or ""
         holder, lasts = read_instance(text)
         self.refused = ""
         if duplicate:
@@ -70,10 +71,10 @@ class AnnouncementHolder:
         watched = self._record is not None or duplicate
         if not self.instance or holder == self.instance or not (holder or watched):
             if self.instance and holder == self.instance:
-                self.refused = notes.get(REFUSED_INSTANCE_ANNOTATION) or ""
+                self.refused = announce.annotation(REFUSED_INSTANCE_ANNOTATION) or ""
             self._take()
             return None
-        record = (text, notes.get(names.HEARTBEAT_ANNOTATION) or "")
+        record = (text, announce.annotation(names.HEARTBEAT_ANNOTATION) or "")
         if record != self._record:
             self._changes += self._record is not None
             self._record, self._seen, self._lasts = record, now, lasts or self._lasts
@@ -83,16 +84,15 @@ class AnnouncementHolder:
             return None
         if not is_alive:
             reason = f"{_WAITING} {holder} wrote the last heartbeat: waiting {lasts:.0f} s for another one"
-            return Refusal(reason=reason, body={})
-        mark = {"metadata": {"annotations": {REFUSED_INSTANCE_ANNOTATION: self.instance}}}
-        area = announce["metadata"].get("namespace", "")
+            return Refusal(reason=reason)
+        mark = annotated(MemberClusterAnnounce, {REFUSED_INSTANCE_ANNOTATION: self.instance})
         reason = (
             f"{DUPLICATE_MARK} {cluster_id} is announced by the controller of another cluster "
             f"({holder or 'stopped'}; this one is {self.instance}): one is a copy of the other. Give one of them "
             "another cluster ID (mcagent clusterset leave --clusterset NAME, then join with another --clusterid). "
             "If this cluster replaces the other one, stop its controller and, on the leader: "
             "kubectl delete memberclusterannounce "
-            f"-n {area} {names.announce(cluster_id)}"
+            f"-n {announce.namespace} {names.announce(cluster_id)}"
         )
         return Refusal(reason=reason, body=mark)
 

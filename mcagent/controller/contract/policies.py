@@ -9,7 +9,6 @@ import base64
 import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from mcagent.controller.contract import names
 from mcagent.model.api.policies import Manifest
@@ -39,7 +38,7 @@ class Carried:
     kind: Kind
     namespace: str  # "": cluster-scoped
     name: str
-    spec: Mapping[str, Any]  # not read: the member's API server validates it
+    spec: Mapping[str, object]  # not read: the member's API server validates it
 
 
 def read_carried(field: Field) -> Carried:
@@ -92,23 +91,25 @@ def _decoded(field: Field) -> Manifest:
     return document
 
 
-def as_stored(kind: Kind, spec: Mapping[str, Any]) -> Mapping[str, Any]:
+def as_stored(kind: Kind, spec: Mapping[str, object]) -> Mapping[str, object]:
     """Return a policy as the API server stores it: Kubernetes' own kind in its Go types, with their defaults."""
     if kind is not Kind.NETWORK_POLICY:
         return spec
-    fields: dict[str, Any] = _without_omitted(spec)
+    fields = _without_omitted(spec)
     types = ["Ingress", "Egress"] if "egress" in fields else ["Ingress"]
     return {"podSelector": {}, "policyTypes": types} | fields
 
 
-def _without_omitted(value: Any, key: str = "") -> Any:
+def _without_omitted(value: Mapping[str, object], key: str = "") -> dict[str, object]:
     """Return a value without what networking/v1 leaves out (`omitempty`); a port without a protocol has TCP."""
-    if isinstance(value, list):
-        return [_without_omitted(item, key) for item in value]
-    if not isinstance(value, Mapping):
-        return value
-    fields = {name: _without_omitted(inner, name) for name, inner in value.items() if inner is not None}
+    fields = {name: _stored(inner, name) for name, inner in value.items() if inner is not None}
     fields = {
         name: inner for name, inner in fields.items() if inner != [] and (name, inner) != ("matchLabels", {})
     }
     return {"protocol": "TCP"} | fields if key == "ports" else fields
+
+
+def _stored(value: object, key: str) -> object:
+    if isinstance(value, list):
+        return [_stored(item, key) for item in value]
+    return _without_omitted(value, key) if isinstance(value, Mapping) else value

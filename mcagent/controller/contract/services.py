@@ -8,18 +8,26 @@ Raises only InputError.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.annotations import Texts
 from mcagent.controller.contract.names import SERVICE_IMPORT, ExportKind
-from mcagent.controller.machinery.reconciler import Json
-from mcagent.model.api import kubernetes
 from mcagent.model.api.base import ApiObject
+from mcagent.model.api.kubernetes import (
+    ApiEndpointPort,
+    ApiServicePort,
+    ClientIPConfig,
+    EndpointAddress,
+    EndpointSubset,
+    ServiceFields,
+    SessionAffinityConfig,
+    Subsets,
+)
 from mcagent.model.api.kubernetes import ApiServiceSpec as Spec
-from mcagent.model.api.kubernetes import EndpointAddress, ServiceFields, Subsets
-from mcagent.model.api.multicluster import ResourceImport
+from mcagent.model.api.multicluster import ResourceImport, ServiceImportSpec
+from mcagent.model.api.patches import ABSENT, UNSET, patch
 from mcagent.model.errors import InputError
 from mcagent.model.objects import IpProtocol
 from mcagent.model.parsing.field import Field, printable
@@ -30,6 +38,7 @@ MAX_ADDRESSES = 65536  # of all subsets together
 AFFINITY_SECONDS = 10800  # Kubernetes' default
 MAX_AFFINITY_SECONDS = 86400  # what the API takes
 HEADLESS, CLUSTER_SET_IP = "Headless", "ClusterSetIP"  # types of a ServiceImport
+CLIENT_IP, NO_AFFINITY = "ClientIP", "None"  # sessionAffinity
 NO_CLUSTER_IP = "None"  # the clusterIP of a headless Service
 TRAFFIC_POLICIES = ("Cluster", "Local")
 FAMILIES = ("IPv4", "IPv6")
@@ -67,6 +76,16 @@ PortSubsets = Mapping[Ports, Sequence[str]]  # addresses by the ports that they 
 Group = tuple[str, Ports]  # cluster ID ("": unknown) and ports of endpoints
 Groups = Mapping[Group, Sequence[str]]
 Hostnames = Mapping[str, str]  # of endpoints that have one (headless Services), by address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedEndpoint:
+    """An endpoint of an imported Service. `cluster`: its owner's ID, "" if unknown; `hostname`: "" if none."""
+
+    address: str
+    ports: Ports
+    cluster: str = ""
+    hostname: str = ""
 
 
 # --- reading ----------------------------------------------------------------------------------------------
@@ -113,7 +132,7 @@ def read_service_spec(spec: ServiceFields, obj: ApiObject, path: str) -> Service
         why = "is empty: a Service has at least one port"
         raise InputError(obj.subject, f"{path}.ports", why, code="Missing")
     affinity = None
-    if spec.session_affinity == "ClientIP":
+    if spec.session_affinity == CLIENT_IP:
         seconds = spec.session_affinity_config.client_ip.timeout_seconds or 0
         affinity = seconds if 0 < seconds <= MAX_AFFINITY_SECONDS else AFFINITY_SECONDS
     families = tuple(dict.fromkeys(f for f in spec.ip_families if f in FAMILIES))
@@ -156,7 +175,7 @@ def read_subsets(
         yield place, tuple(sorted(ports)), subset.addresses
 
 
-def _endpoint_port(item: kubernetes.ApiEndpointPort, obj: ApiObject, place: str) -> EndpointPort:
+def _endpoint_port(item: ApiEndpointPort, obj: ApiObject, place: str) -> EndpointPort:
     return (
         _port_name(Field(obj.subject, item.name, f"{place}.name")),
         str(item.protocol),
@@ -188,48 +207,64 @@ def _app_protocol(field: Field) -> str:
 # --- writing ----------------------------------------------------------------------------------------------
 
 
-def port_entry(port: object, protocol: str, name: str = "", app_protocol: str = "") -> Json:
-    """Return a port without empty fields."""
-    entry: Json = {"port": port, "protocol": str(protocol)}
-    return entry | ({"name": name} if name else {}) | ({"appProtocol": app_protocol} if app_protocol else {})
+def service_ports(
+    ports: Iterable[PayloadPort | ApiServicePort], *, are_targets: bool = False
+) -> tuple[ApiServicePort, ...]:
+    """Return the ports of a Service without empty fields. `are_targets`: endpoints have the same ports."""
+    return tuple(
+        patch(
+            ApiServicePort,
+            port=port.port,
+            protocol=port.protocol,
+            name=port.name or UNSET,
+            app_protocol=port.app_protocol or UNSET,
+            target_port=port.port if are_targets else UNSET,
+        )
+        for port in ports
+    )
 
 
-def service_ports(spec: ServiceSpec) -> list[Json]:
-    """Return the ports of a Service."""
-    return [port_entry(p.port, p.protocol, p.name, p.app_protocol) for p in spec.ports]
+def affinity_config(seconds: int | None) -> SessionAffinityConfig:
+    """Return how long session affinity to the client's address lasts; ABSENT if that is not set."""
+    config = patch(SessionAffinityConfig, client_ip=patch(ClientIPConfig, timeout_seconds=seconds))
+    return config if seconds else ABSENT
 
 
-def session_affinity(seconds: int | None, none: str | None = None) -> Json:
-    """Return the fields of session affinity. `seconds` None: there is none, and `none` is the field's value."""
-    if seconds is None:
-        return {"sessionAffinity": none, "sessionAffinityConfig": None}
-    return {"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": seconds}}}
+def import_spec(
+    spec: ServiceSpec, families: Iterable[str], *, ips: tuple[str, ...] = UNSET, no_affinity: str = ABSENT
+) -> ServiceImportSpec:
+    """Return the spec of a ServiceImport. `no_affinity`: the value of `sessionAffinity` if there is none."""
+    return patch(
+        ServiceImportSpec,
+        type=HEADLESS if spec.headless else CLUSTER_SET_IP,
+        ips=ips,
+        ports=service_ports(spec.ports),
+        session_affinity=no_affinity if spec.affinity_seconds is None else CLIENT_IP,
+        session_affinity_config=affinity_config(spec.affinity_seconds),
+        internal_traffic_policy=spec.traffic_policy or ABSENT,
+        traffic_distribution=spec.distribution or ABSENT,
+        ip_families=tuple(families) or ABSENT,
+    )
 
 
-def endpoint_ports(ports: Ports) -> list[Json]:
+def endpoint_ports(ports: Ports) -> tuple[ApiEndpointPort, ...]:
     """Return the ports of a subset."""
-    return [port_entry(number, protocol, name) for name, protocol, number in ports]
+    return tuple(
+        patch(ApiEndpointPort, port=number, protocol=IpProtocol(protocol), name=name or UNSET)
+        for name, protocol, number in ports
+    )
 
 
-def service_fields(spec: ServiceSpec) -> Json:
-    """Return the common fields of Services and ServiceImports, without ports and session affinity."""
-    return {
-        "internalTrafficPolicy": spec.traffic_policy or None,
-        "trafficDistribution": spec.distribution or None,
-        "ipFamilies": list(spec.families) or None,
-    }
-
-
-def endpoint_subsets(subsets: PortSubsets, hostnames: Hostnames) -> list[Json]:
+def endpoint_subsets(subsets: PortSubsets, hostnames: Hostnames) -> tuple[EndpointSubset, ...]:
     """Return the subsets of endpoints, sorted by their ports."""
-    return [_subset(ports, addresses, hostnames) for ports, addresses in sorted(subsets.items())]
+    return tuple(_subset(ports, addresses, hostnames) for ports, addresses in sorted(subsets.items()))
 
 
-def grouped_subsets(groups: Groups, hostnames: Hostnames) -> list[Json]:
+def grouped_subsets(groups: Groups, hostnames: Hostnames) -> tuple[EndpointSubset, ...]:
     """Return the subsets of the endpoints of several clusters, sorted by cluster and ports."""
-    return [_subset(ports, addresses, hostnames) for (_, ports), addresses in sorted(groups.items())]
+    return tuple(_subset(ports, addresses, hostnames) for (_, ports), addresses in sorted(groups.items()))
 
 
-def _subset(ports: Ports, addresses: Sequence[str], hostnames: Hostnames) -> Json:
-    listed = [{"ip": a} | ({"hostname": hostnames[a]} if a in hostnames else {}) for a in addresses]
-    return {"addresses": listed, "ports": endpoint_ports(ports)}
+def _subset(ports: Ports, addresses: Sequence[str], hostnames: Hostnames) -> EndpointSubset:
+    listed = tuple(EndpointAddress(ip=text, hostname=hostnames.get(text, "")) for text in addresses)
+    return EndpointSubset(addresses=listed, ports=endpoint_ports(ports))

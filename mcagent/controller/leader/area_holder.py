@@ -7,7 +7,6 @@ a refused controller is removed after REFUSED_KEPT; one that is still refused wr
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from mcagent.controller.contract.area_holder import (
     HOLDER_ANNOTATION,
@@ -22,8 +21,8 @@ from mcagent.controller.leader.cluster_set import ONE_CONTROLLER
 from mcagent.controller.leader.members import REFUSED_KEPT
 from mcagent.controller.machinery.reconciler import (
     Access,
+    AnyIndex,
     DesiredObjects,
-    Index,
     ObjectChange,
     Reconciler,
     Ref,
@@ -33,6 +32,7 @@ from mcagent.controller.machinery.reconciler import (
 from mcagent.controller.settings import LeaderSettings
 from mcagent.model.api.base import condition_of
 from mcagent.model.api.multicluster import ClusterSet
+from mcagent.model.api.patches import annotated
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 
@@ -44,7 +44,7 @@ class AreaHolder:
     needs_leader = False
     reads = Access(local={Kind.CLUSTER_SET})
     writes = Access(local={Kind.CLUSTER_SET})
-    indexes: Sequence[Index[Any]] = ()
+    indexes: Sequence[AnyIndex] = ()
 
     def __init__(self, settings: LeaderSettings) -> None:
         self._home = settings.home
@@ -80,7 +80,7 @@ class AreaHolder:
                 notes[REFUSED_HOLDER_ANNOTATION] = None
         text = message(cluster_set)
         events = [Event(subject=str(ref), reason=SECOND_CONTROLLER, message=text)] if text else []
-        steps = [Wanted(ref=ref, body={"metadata": {"annotations": notes}}, create=False)] if notes else []
+        steps = [Wanted(ref=ref, body=annotated(ClusterSet, notes), create=False)] if notes else []
         return DesiredObjects(steps=steps, events=events, again=again)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mcagent.controller.contract import names
-from mcagent.controller.contract.cidr_claims import CLAIMED, GRANTED, claims_in, complete, gateway_claim, without
+from mcagent.controller.contract.cidr_claims import CLAIMED, GRANTED, claims_in, gateway_claim, without
 from mcagent.controller.contract.cluster_uid import CLUSTER_UID_ANNOTATION, uids
 from mcagent.controller.contract.conditions import TRUE, condition
 from mcagent.controller.contract.export_ranges import RANGE_ANNOTATION, as_text
@@ -39,17 +39,21 @@ from mcagent.controller.leader.exports.payloads import read_cluster_info
 from mcagent.controller.leader.exports.status import failed, reason_of, released, succeeded
 from mcagent.controller.leader.ledger import Ledger, touched
 from mcagent.controller.leader.proofs import CONFIRMING, REPORTERS, link_report
-from mcagent.controller.machinery.reconciler import Access, DesiredObjects, Json, ObjectChange, Ref, View, Wanted
+from mcagent.controller.machinery.reconciler import Access, DesiredObjects, ObjectChange, Ref, View, Wanted
 from mcagent.controller.settings import LeaderSettings
 from mcagent.model.api.base import ApiObject
 from mcagent.model.api.kubernetes import ServiceAccount
 from mcagent.model.api.multicluster import (
+    ApiClusterStatus,
     ClusterInfo,
     ClusterSet,
     MemberClusterAnnounce,
     ResourceExport,
     ResourceImport,
+    ResourceImportSpec,
+    ResourceImportStatus,
 )
+from mcagent.model.api.patches import ABSENT, metadata_patch, patch, whole
 from mcagent.model.errors import InputError
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
@@ -160,11 +164,8 @@ class ClusterInfoCopy:
             POD_RANGE_ANNOTATION: as_text(pod_answer(view, area, header.cluster_id)),
         }
         spec = _spec(header, without(info, decision.refused))
-        copy = Wanted(
-            ref=target,
-            body={"metadata": {"annotations": annotations}, "spec": spec},
-            status=_status(present, header.cluster_id, now),
-        )
+        metadata, status = metadata_patch(annotations=annotations), _status(present, header.cluster_id, now)
+        copy = Wanted(ref=target, body=patch(ResourceImport, metadata=metadata, spec=spec, status=status))
         return DesiredObjects(steps=[copy, succeeded(export, now, note)], events=events, again=decision.again)
 
 
@@ -211,17 +212,19 @@ def _settings(export: ResourceExport) -> dict[str, str | None]:
     return {key: text if names.is_label(text.lower()) else None for key, text in texts.items()}
 
 
-def _spec(header: Header, info: ClusterInfo) -> Json:
-    return {
-        "name": header.name or None,
-        "namespace": header.namespace or None,
-        "kind": str(ExportKind.CLUSTER_INFO),
-        "clusterinfo": complete(info),
-    }
+def _spec(header: Header, info: ClusterInfo) -> ResourceImportSpec:
+    return patch(
+        ResourceImportSpec,
+        name=header.name or ABSENT,
+        namespace=header.namespace or ABSENT,
+        kind=ExportKind.CLUSTER_INFO,
+        cluster_info=whole(info),
+    )
 
 
-def _status(present: ResourceImport | None, cluster_id: str, now: float) -> Json:
+def _status(present: ResourceImport | None, cluster_id: str, now: float) -> ResourceImportStatus:
     """Return the status of the ResourceImport; the condition keeps its time if `present` has it."""
     statuses = present.status.cluster_statuses if present is not None else ()
     succeeded_condition = condition(statuses[0].conditions if statuses else (), "Succeeded", TRUE, now=now)
-    return {"clusterStatuses": [{"clusterID": cluster_id, "conditions": [succeeded_condition]}]}
+    status = ApiClusterStatus(cluster_id=cluster_id, conditions=(succeeded_condition,))
+    return patch(ResourceImportStatus, cluster_statuses=(status,))

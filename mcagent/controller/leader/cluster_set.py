@@ -30,12 +30,21 @@ from mcagent.controller.leader.exports.bounds import (
     defaults_of,
 )
 from mcagent.controller.leader.exports.header import CLUSTER_INFOS, announce_ref, announces, heartbeat
-from mcagent.controller.machinery.reconciler import Access, DesiredObjects, Json, ObjectChange, Ref, View, Wanted
+from mcagent.controller.machinery.reconciler import Access, DesiredObjects, ObjectChange, Ref, View, Wanted
 from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.core.health import Health, HealthFinding, HealthReason, in_order
 from mcagent.model.api.base import ApiObject, Condition, condition_of
 from mcagent.model.api.kubernetes import ServiceAccount
-from mcagent.model.api.multicluster import ClusterClaim, ClusterSet, MemberClusterAnnounce, ResourceExport
+from mcagent.model.api.multicluster import (
+    ApiClusterSetStatus,
+    ApiClusterStatus,
+    ClusterClaim,
+    ClusterSet,
+    ClusterSetSpec,
+    MemberClusterAnnounce,
+    ResourceExport,
+)
+from mcagent.model.api.patches import UNSET, patch
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.field import listed, printable
@@ -122,7 +131,7 @@ class ClusterSetStatus:
         cluster_set = view.get(ref, ClusterSet)
         if cluster_set is None or cluster_set.is_deleting or not cluster_set.is_leaders:
             return DesiredObjects()
-        statuses: list[Json] = []
+        statuses: list[ApiClusterStatus] = []
         events: list[Event] = []
         again: list[float] = []
         duplicates: list[str] = []
@@ -150,34 +159,32 @@ class ClusterSetStatus:
                     condition(before, UNIQUE, FALSE, reason=DUPLICATE, message=duplicate, now=now)
                 )
                 duplicates.append(duplicate)
-            statuses.append({"clusterID": cluster, "conditions": cluster_conditions})
-            if ready_condition["status"] == TRUE:
+            statuses.append(ApiClusterStatus(cluster_id=cluster, conditions=tuple(cluster_conditions)))
+            if ready_condition.is_true:
                 again.append(max(_SOONEST, self._settings.heartbeat_timeout - quiet))
             else:
-                events.append(
-                    Event(
-                        subject=str(ref), reason="Disconnected", message=f"{cluster}: {ready_condition['message']}"
-                    )
-                )
-        statuses.sort(key=lambda item: str(item["clusterID"]))
-        ready = sum(item["conditions"][0]["status"] == TRUE for item in statuses)
+                away = f"{cluster}: {ready_condition.message}"
+                events.append(Event(subject=str(ref), reason="Disconnected", message=away))
+        statuses.sort(key=lambda item: item.cluster_id)
+        ready = sum(item.conditions[0].is_true for item in statuses)
         conditions = cluster_set.status.conditions
-        members = {str(item["clusterID"]) for item in statuses}
+        members = {item.cluster_id for item in statuses}
         consistent = _consistent(view, area, members, conditions, now, duplicates=duplicates, misfits=misfits)
-        if consistent["status"] == FALSE:
-            events.append(Event(subject=str(ref), reason=consistent["reason"], message=consistent["message"]))
+        if consistent.is_false:
+            events.append(Event(subject=str(ref), reason=consistent.reason, message=consistent.message))
         health = Health(findings=in_order(findings))
         events += [
             Event(subject=str(ref), reason=finding.reason, message=finding.message)
             for finding in health.findings
             if finding.error and finding.reason is not HealthReason.AWAY  # which is above
         ]
-        status = {
-            "totalClusters": len(statuses),
-            "readyClusters": ready,
-            "observedGeneration": cluster_set.metadata.generation,
-            "clusterStatuses": statuses,
-        }
+        status = patch(
+            ApiClusterSetStatus,
+            total_clusters=len(statuses),
+            ready_clusters=ready,
+            observed_generation=cluster_set.metadata.generation,
+            cluster_statuses=tuple(statuses),
+        )
         own = [
             _overall(conditions, statuses, ready, now),
             consistent,
@@ -188,13 +195,14 @@ class ClusterSetStatus:
             reason = area_holder.SECOND_CONTROLLER
             own.append(condition(conditions, ONE_CONTROLLER, FALSE, reason=reason, message=second, now=now))
         owned = by_type(own, (ONE_CONTROLLER,))
-        body = _cluster_id(cluster_set, view)
-        step = Wanted(ref=ref, body=body, status=status, conditions=owned, create=False)
+        spec = patch(ClusterSetSpec, cluster_id=_missing_cluster_id(cluster_set, view) or UNSET)
+        body = patch(ClusterSet, spec=spec, status=status)
+        step = Wanted(ref=ref, body=body, conditions=owned, create=False)
         return DesiredObjects(steps=[step], events=events, again=min(again, default=None))
 
     def _ready(
         self, announce: MemberClusterAnnounce, before: Sequence[Condition], quiet: float, now: float
-    ) -> Json:
+    ) -> Condition:
         last = condition_of(before, READY)
         lost_before = is_lost(last, announce)
         if not lost_before and quiet < self._settings.heartbeat_timeout:
@@ -208,31 +216,28 @@ class ClusterSetStatus:
         return condition(earlier, READY, FALSE, reason="Disconnected", message=message, now=now)
 
 
-def _finding(announce: MemberClusterAnnounce, ready: Json) -> HealthFinding | None:
+def _finding(announce: MemberClusterAnnounce, ready: Condition) -> HealthFinding | None:
     """Return what is wrong with a member: it is away, or what it announces; None: nothing."""
-    if ready["status"] == FALSE:
-        return HealthFinding(HealthReason.AWAY, ready["message"])
+    if ready.is_false:
+        return HealthFinding(HealthReason.AWAY, ready.message)
     return read_health(announce)
 
 
-def _cluster_id(cluster_set: ClusterSet, view: View) -> Json:
-    """Return the body that fills an empty cluster ID; {} if the ClusterClaim names no leader of the ClusterSet."""
+def _missing_cluster_id(cluster_set: ClusterSet, view: View) -> str:
+    """Return what fills an empty cluster ID; "" if the ClusterClaim names no leader of the ClusterSet."""
     own = claimed(view.list(ClusterClaim, namespace=cluster_set.namespace))
-    if (
-        cluster_set.spec.cluster_id
-        or not own
-        or own not in {leader.cluster_id for leader in cluster_set.spec.leaders}
-    ):
-        return {}
-    return {"spec": {"clusterID": own}}
+    is_leader = own in {leader.cluster_id for leader in cluster_set.spec.leaders}
+    return own if is_leader and not cluster_set.spec.cluster_id else ""
 
 
-def _overall(before: Sequence[Condition], statuses: Sequence[Json], ready: int, now: float) -> Json:
+def _overall(
+    before: Sequence[Condition], statuses: Sequence[ApiClusterStatus], ready: int, now: float
+) -> Condition:
     """Return the ClusterSet's condition Ready. The reason is Antrea's, also if only one member is not Ready."""
     if ready == len(statuses):
         message = "" if statuses else "no cluster has announced itself yet"
         return condition(before, READY, TRUE, message=message, now=now)
-    away = [item["clusterID"] for item in statuses if item["conditions"][0]["status"] != TRUE]
+    away = [item.cluster_id for item in statuses if not item.conditions[0].is_true]
     message = f"not ready: {listed(away, _SHOWN)}"
     return condition(before, READY, FALSE, reason="NoReadyCluster", message=message, now=now)
 
@@ -306,7 +311,7 @@ def _consistent(
     *,
     duplicates: Sequence[str],
     misfits: Sequence[str],
-) -> Json:
+) -> Condition:
     """Return the condition Consistent.
 
     `duplicates`: messages on cluster IDs that two clusters use; `misfits`: on announcements of no member.
@@ -342,7 +347,7 @@ def _consistent(
 
 def _limited(
     view: View, area: str, members: set[str], before: Sequence[Condition], now: float, *, limits: MemberLimits
-) -> Json:
+) -> Condition:
     """Return the condition CIDRsLimited."""
     defaults = defaults_of(limits)
     unlimited = sorted(member for member in members if bounds_of(view, area, member, defaults).cidrs is None)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Network
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.cidr_claims import CidrClaim, claims_in
@@ -44,6 +43,7 @@ from mcagent.controller.settings import LeaderSettings
 from mcagent.model.api.base import ApiObject
 from mcagent.model.api.kubernetes import ServiceAccount
 from mcagent.model.api.multicluster import ClusterSet, MemberClusterAnnounce, ResourceImport
+from mcagent.model.api.patches import annotated
 from mcagent.model.event import Event
 from mcagent.model.net import parse_network
 from mcagent.model.objects import Kind
@@ -117,7 +117,7 @@ class ExportRanges:
         ranges = assign(before, members, pool, recorded_pods(pods_before))
         pods = assign_pods(pods_before, _pod_members(members), self._pod_pool, _occupied(members, ranges))
         annotations = {RANGES_ANNOTATION: as_text(ranges), POD_RANGES_ANNOTATION: as_text(pods)}
-        body = {"metadata": {"annotations": annotations}}
+        body = annotated(ClusterSet, annotations)
         ref = Ref(kind=Kind.CLUSTER_SET, namespace=key, name=cluster_set.name)
         return DesiredObjects(
             steps=[Wanted(ref=ref, body=body, create=False)],
@@ -202,7 +202,7 @@ def _occupied(members: Sequence[Member], ranges: Mapping[str, Assigned]) -> Occu
 def assign(
     before: Mapping[str, Assigned],
     members: Iterable[Member],
-    pool: Sequence[str],
+    pool: tuple[str, ...],
     virtual: Iterable[tuple[int, int, str]] = (),
 ) -> dict[str, Assigned]:
     """Return the decision on each member that reports a Service CIDR, and the ranges of clusters that left.
@@ -213,7 +213,7 @@ def assign(
     """
     by_id = {member.cluster_id: member for member in sorted(members, key=lambda member: member.cluster_id)}
     places = slots(pool)
-    in_pool = {str(slot) for slot in places}
+    in_pool = frozenset(places)
     granted = _networks((member, member.granted) for member in by_id.values())
     in_use, claimed = _in_use(by_id.values()), _claimed(by_id.values(), virtual)
     ranges = {
@@ -236,7 +236,7 @@ def assign(
 
 
 def _new_range(
-    places: Sequence[IPv4Network],
+    places: Sequence[str],
     cluster: str,
     ranges: Mapping[str, Assigned],
     members: Container[str],
@@ -245,11 +245,11 @@ def _new_range(
     """Return a free range; if there is none, one of a cluster that left; "" if there is none of those."""
     recorded = {assigned.cidr: other for other, assigned in ranges.items()}
 
-    def is_free(slot: IPv4Network) -> bool:
-        return str(slot) not in recorded and not _others(claimed, str(slot), cluster)
+    def is_free(slot: str) -> bool:
+        return slot not in recorded and not _others(claimed, slot, cluster)
 
-    def is_left(slot: IPv4Network) -> bool:
-        return recorded.get(str(slot), cluster) not in members and not _others(claimed, str(slot), cluster)
+    def is_left(slot: str) -> bool:
+        return recorded.get(slot, cluster) not in members and not _others(claimed, slot, cluster)
 
     return first_slot(places, cluster, is_free) or first_slot(places, cluster, is_left)
 

@@ -52,7 +52,15 @@ from mcagent.controller.machinery.reconciler import (
 )
 from mcagent.controller.settings import LeaderSettings
 from mcagent.model.api.kubernetes import ServiceAccount
-from mcagent.model.api.multicluster import ClusterSet, MemberClusterAnnounce, ResourceExport, ResourceImport
+from mcagent.model.api.multicluster import (
+    ClusterSet,
+    LabelIdentitySpec,
+    MemberClusterAnnounce,
+    ResourceExport,
+    ResourceImport,
+    ResourceImportSpec,
+)
+from mcagent.model.api.patches import annotated, metadata_patch, patch
 from mcagent.model.errors import InputError
 from mcagent.model.objects import Kind
 from mcagent.model.parsing import labels
@@ -146,7 +154,7 @@ class LabelIdentities:
             return DesiredObjects(steps=[target, *steps])
         unused = {names.UNUSED_SINCE_ANNOTATION: time_text(now), names.EXPORTERS_ANNOTATION: ""}
         if since is None:
-            steps.insert(0, Wanted(ref=target, body={"metadata": {"annotations": unused}}, create=False))
+            steps.insert(0, Wanted(ref=target, body=annotated(ResourceImport, unused), create=False))
         return DesiredObjects(steps=steps, again=remaining)
 
     def _refusal(self, view: View, area: str, export: ResourceExport, label: str) -> str:
@@ -209,13 +217,15 @@ def _import(view: View, target: Ref, present: ResourceImport | None, merged: lis
         names.EXPORTERS_ANNOTATION: ",".join(sorted(export.spec.cluster_id for export in merged)),
         names.UNUSED_SINCE_ANNOTATION: None,
     }
-    spec = {
-        "kind": str(ExportKind.LABEL_IDENTITY),
-        "name": target.name,
-        "namespace": area,
-        "labelIdentity": {"label": label_of(merged[0]), "id": number},
-    }
-    return Wanted(ref=target, body={"metadata": {"annotations": notes}, "spec": spec})
+    spec = patch(
+        ResourceImportSpec,
+        kind=ExportKind.LABEL_IDENTITY,
+        name=target.name,
+        namespace=area,
+        label_identity=patch(LabelIdentitySpec, label=label_of(merged[0]), id=number),
+    )
+    metadata = metadata_patch(annotations=notes)
+    return Wanted(ref=target, body=patch(ResourceImport, metadata=metadata, spec=spec))
 
 
 def _is_ours(obj: ResourceExport | ResourceImport) -> bool:

@@ -18,10 +18,11 @@ from mcagent.controller.contract.instances import REFUSED_INSTANCE_ANNOTATION
 from mcagent.controller.leader.cluster_set import READY, UNIQUE, is_lost, marks, ready_of
 from mcagent.controller.leader.exports.header import BY_CLUSTER, announce_ref, announces, by_cluster
 from mcagent.controller.leader.exports.status import export_ref
-from mcagent.controller.machinery.reconciler import Access, DesiredObjects, Json, ObjectChange, Ref, View, Wanted
+from mcagent.controller.machinery.reconciler import Access, DesiredObjects, ObjectChange, Ref, View, Wanted
 from mcagent.controller.settings import LeaderSettings
 from mcagent.model.api.base import ApiObject, condition_of
 from mcagent.model.api.multicluster import ClusterSet, MemberClusterAnnounce, ResourceExport
+from mcagent.model.api.patches import metadata_patch, patch
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 
@@ -78,7 +79,8 @@ class Members:
             if exports:
                 return DesiredObjects(steps=remaining_exports)  # their deletion enqueues this key again
             foreign = [f for f in finalizers if not f.startswith(_FINALIZER)]
-            released = Wanted(ref=ref, body={"metadata": {"finalizers": foreign or None}}, create=False)
+            body = patch(MemberClusterAnnounce, metadata=metadata_patch(finalizers=foreign))
+            released = Wanted(ref=ref, body=body, create=False)
             return DesiredObjects(steps=[released] if foreign != finalizers else [])
         if not announces(announce):
             return DesiredObjects()
@@ -89,15 +91,15 @@ class Members:
                 steps=[ref], events=[Event(subject=str(ref), reason="MemberRemoved", message=why)]
             )
         own = names.announce_finalizer(cluster)
-        meta: Json = {}
-        if own not in finalizers:
-            meta["finalizers"] = [*finalizers, own]
+        notes: dict[str, None] = {}
         forgotten = _until_forgotten(announce, view, now)
         if forgotten is not None and forgotten <= 0:
-            meta["annotations"] = dict.fromkeys((REFUSED_UID_ANNOTATION, REFUSED_INSTANCE_ANNOTATION))
+            notes = dict.fromkeys((REFUSED_UID_ANNOTATION, REFUSED_INSTANCE_ANNOTATION))
             forgotten = None
         waits = [seconds for seconds in (wait, forgotten) if seconds is not None]
-        steps = [Wanted(ref=ref, body={"metadata": meta}, create=False)] if meta else []
+        meta = metadata_patch(annotations=notes, finalizers=None if own in finalizers else [*finalizers, own])
+        body = patch(MemberClusterAnnounce, metadata=meta)
+        steps = [Wanted(ref=ref, body=body, create=False)] if notes or own not in finalizers else []
         return DesiredObjects(steps=steps, again=min(waits, default=None))
 
     def _until_stale(self, announce: MemberClusterAnnounce, ref: Ref, view: View, now: float) -> float | None:

@@ -9,9 +9,8 @@ Event of the ResourceImport, with the cluster's ID.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.policies import read_carried
@@ -29,7 +28,14 @@ from mcagent.controller.machinery.reconciler import (
     Wanted,
 )
 from mcagent.model.api.base import ApiObject
-from mcagent.model.api.multicluster import MemberClusterAnnounce, ResourceExport, ResourceImport
+from mcagent.model.api.multicluster import (
+    MemberClusterAnnounce,
+    RawPayload,
+    ResourceExport,
+    ResourceImport,
+    ResourceImportSpec,
+)
+from mcagent.model.api.patches import patch
 from mcagent.model.errors import InputError
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
@@ -43,45 +49,46 @@ class Form:
     kind: str  # `spec.kind` of both
     reconciler: str
     exported: str  # the field of an export's spec
-    imported: str  # the field of an import's
     import_name: Callable[[str], str]
     report_name: Callable[[str], str]  # the name in members' reports
     reason: str  # of Events
-    content: Callable[[ResourceExport], Mapping[str, Any]]  # raises InputError for an invalid policy
+    # The spec of the import; None: the export has no policy. Raises InputError for an invalid one.
+    import_spec: Callable[[ResourceExport], ResourceImportSpec | None]
 
 
-def _antrea(export: ResourceExport) -> Mapping[str, Any]:
-    policy = export.spec.cluster_network_policy
+def _antrea(export: ResourceExport) -> ResourceImportSpec | None:
+    spec, policy = export.spec, export.spec.cluster_network_policy
     Field(export.subject, policy.get("tier"), "spec.clusterNetworkPolicy.tier").name("")
-    return policy
+    if not policy:
+        return None
+    return patch(ResourceImportSpec, kind=spec.kind, name=spec.name, cluster_network_policy=policy)
 
 
-def _kubernetes(export: ResourceExport) -> Mapping[str, Any]:
-    if not export.spec.raw.data:
-        return {}
-    read_carried(Field(export.subject, export.spec.raw.data, "spec.raw.data"))
-    return {"data": export.spec.raw.data}
+def _kubernetes(export: ResourceExport) -> ResourceImportSpec | None:
+    spec, data = export.spec, export.spec.raw.data
+    if not data:
+        return None
+    read_carried(Field(export.subject, data, "spec.raw.data"))
+    return patch(ResourceImportSpec, kind=spec.kind, name=spec.name, raw=patch(RawPayload, data=data))
 
 
 ANTREA = Form(
     kind=names.POLICY,
     reconciler="policy-copy",
     exported="clusterNetworkPolicy",
-    imported="clusternetworkpolicy",
     import_name=names.policy_import,
     report_name=str,
     reason="ACNPImportFailed",
-    content=_antrea,
+    import_spec=_antrea,
 )
 KUBERNETES = Form(
     kind=names.KUBERNETES_POLICY,
     reconciler="kubernetes-policy-copy",
     exported="raw",
-    imported="raw",
     import_name=names.kubernetes_policy_import,
     report_name=names.kubernetes_policy_import,
     reason="PolicyImportFailed",
-    content=_kubernetes,
+    import_spec=_kubernetes,
 )
 
 
@@ -152,12 +159,11 @@ class PolicyCopies:
         if not names.is_subdomain(names.imported(name)):
             why = f'must be a DNS-1123 subdomain: "{printable(name)}"'
             raise InputError(export.subject, "spec.name", why, code="InvalidName")
-        policy = form.content(export)
-        if not policy:
+        spec = form.import_spec(export)
+        if spec is None:
             why = f"is missing: an export of kind {form.kind} has it"
             raise InputError(export.subject, f"spec.{form.exported}", why, code="Missing")
-        body = {"kind": form.kind, "name": name, form.imported: policy}
-        return Wanted(ref=target, body={"spec": body})
+        return Wanted(ref=target, body=patch(ResourceImport, spec=spec))
 
     def _events(self, view: View, target: Ref, name: str) -> list[Event]:
         """Return the reports of members that do not fully apply the policy."""

@@ -24,9 +24,11 @@ import msgspec
 from mcagent.controller.contract.antrea_before_2_7 import NO_TARGET_PORT
 from mcagent.controller.contract.policies import CARRIED
 from mcagent.controller.machinery.reconciler import Json, Ref, Wanted
+from mcagent.model.api.base import Condition, as_json
 from mcagent.model.errors import SourceError
 from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.decode import read_object
 
 Path = tuple[str, ...]  # of a value in an object
 
@@ -85,36 +87,42 @@ def plan(
     """
     if isinstance(step, Ref):
         return _deletion(step, present)
+    content, status = _desired(step)
     if present is None:
-        if not step.create:
-            return None
-        return Write(verb=Verb.CREATE, ref=step.ref, body=_new(step))
-    if (refusal := step.refuse(present)) is not None:
+        return Write(verb=Verb.CREATE, ref=step.ref, body=_new(step.ref, content)) if step.create else None
+    refusal = step.refuse(read_object(step.ref.kind, present)) if step.refuse is not None else None
+    if refusal is not None:
         write = plan(Wanted(ref=step.ref, body=refusal.body), present, dropped)
         if write is None:
             raise RefusedStepError(refusal.reason)
         return write
-    body = {key: value for key, value in step.body.items() if key not in _IDENTITY}
-    if isinstance(meta := body.get("metadata"), dict):
-        body["metadata"] = {key: value for key, value in meta.items() if key not in _META_IDENTITY}
-    patch = _difference(body, present, RAW.get(step.ref.kind, ()))
-    if isinstance(patch, dict) and (patch := _without_dropped(patch, present, dropped)):
-        return Write(verb=Verb.PATCH, ref=step.ref, body=_versioned(patch, present))
-    if step.status is not None or step.conditions:
-        patch = _status_difference(step, present)
-        if isinstance(patch, dict) and (patch := _without_dropped(patch, present, dropped)):
-            return Write(verb=Verb.STATUS, ref=step.ref, body=_versioned(patch, present))
+    for verb, patch in (
+        (Verb.PATCH, _difference(content, present, RAW.get(step.ref.kind, ()))),
+        (Verb.STATUS, _status_difference(status, step.conditions, present)),
+    ):
+        if patch is not _SAME and (patch := _without_dropped(patch, present, dropped)):
+            return Write(verb=verb, ref=step.ref, body=_versioned(patch, present))
     return None
 
 
-def _status_difference(step: Wanted, present: Json) -> Any:
+def _desired(step: Wanted) -> tuple[Json, Json]:
+    """Return the content and the status that are wanted, without what names the object."""
+    body = step.body
+    assert body is None or (body.IS_PATCH and getattr(body, "KIND", step.ref.kind) is step.ref.kind), step.ref
+    content = as_json(body) if body is not None else {}
+    status = content.pop("status", {})
+    metadata = content.pop("metadata", {})
+    meta = {key: value for key, value in metadata.items() if key not in _IDENTITY}
+    return content | ({"metadata": meta} if meta else {}), status
+
+
+def _status_difference(status: Json, conditions: Mapping[str, Condition | None], present: Json) -> Any:
     """Return the merge patch of a status, or _SAME. Conditions of other types follow, as they are."""
-    status = dict(step.status or {})
-    if step.conditions:
+    if conditions:
         foreign = _value_at(present, ("status", "conditions")) or ()
         status["conditions"] = [
-            *filter(None, step.conditions.values()),
-            *(entry for entry in foreign if entry.get("type") not in step.conditions),
+            *(as_json(condition) for condition in conditions.values() if condition is not None),
+            *(entry for entry in foreign if entry.get("type") not in conditions),
         ]
     patch = _difference({"status": status}, present)
     if patch is not _SAME and "conditions" in patch["status"]:
@@ -122,8 +130,7 @@ def _status_difference(step: Wanted, present: Json) -> Any:
     return patch
 
 
-_IDENTITY = frozenset({"apiVersion", "kind", "status"})
-_META_IDENTITY = frozenset({"name", "namespace", "uid", "resourceVersion", "creationTimestamp", "generation"})
+_IDENTITY = frozenset({"name", "namespace", "uid", "resourceVersion", "creationTimestamp", "generation"})
 
 
 def _deletion(ref: Ref, present: Json | None) -> Write | None:
@@ -135,15 +142,11 @@ def _deletion(ref: Ref, present: Json | None) -> Write | None:
     return Write(verb=Verb.DELETE, ref=ref, body=body)
 
 
-def _new(step: Wanted) -> Json:
-    ref = step.ref
-    body = _without_none({key: value for key, value in step.body.items() if key not in _IDENTITY})
-    metadata = body.get("metadata")
-    meta = {k: v for k, v in metadata.items() if k not in _META_IDENTITY} if isinstance(metadata, dict) else {}
-    meta["name"] = ref.name
-    if KINDS[ref.kind].namespaced:
-        meta["namespace"] = ref.namespace
-    return {**body, "apiVersion": KINDS[ref.kind].api_version, "kind": KINDS[ref.kind].name, "metadata": meta}
+def _new(ref: Ref, content: Json) -> Json:
+    body = _without_none(content)
+    named = {"name": ref.name} | ({"namespace": ref.namespace} if KINDS[ref.kind].namespaced else {})
+    metadata = body.get("metadata", {}) | named
+    return {**body, "apiVersion": KINDS[ref.kind].api_version, "kind": KINDS[ref.kind].name, "metadata": metadata}
 
 
 def _versioned(patch: Json, present: Json) -> Json:
@@ -153,10 +156,16 @@ def _versioned(patch: Json, present: Json) -> Json:
 
 
 def _without_none(value: Any) -> Any:
+    """Return a value as JSON without what is null. Only values with "null" in them are looked through."""
+    encoded = msgspec.json.encode(value)
+    return msgspec.json.decode(encoded) if b"null" not in encoded else _filtered(value)
+
+
+def _filtered(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _without_none(inner) for key, inner in value.items() if inner is not None}
+        return {key: _filtered(inner) for key, inner in value.items() if inner is not None}
     if isinstance(value, list | tuple):
-        return [_without_none(item) for item in value]
+        return [_filtered(item) for item in value]
     return value
 
 
@@ -197,7 +206,7 @@ def _exact_difference(desired: Any, present: Any) -> Any:
             if value is not None and (inner := _exact_difference(value, present.get(key))) is not _SAME:
                 patch[key] = inner
         return patch or _SAME
-    if isinstance(desired, list) and isinstance(present, list):
+    if isinstance(desired, list | tuple) and isinstance(present, list | tuple):
         is_same = len(desired) == len(present) and all(
             _exact_difference(item, present_item) is _SAME
             for item, present_item in zip(desired, present, strict=True)
@@ -227,7 +236,7 @@ def _equal(desired: Any, present: Any, key: str) -> bool:
                 return False
         return True
     if isinstance(desired, list | tuple):
-        if not isinstance(present, list):
+        if not isinstance(present, list | tuple):
             return not desired and present is None  # how Go writes, and leaves out, an empty list
         if len(desired) != len(present):
             return False
@@ -311,7 +320,7 @@ def _different(sent: Any, stored: Any, path: str) -> Iterator[str]:
         for key, value in sent.items():
             if not _is_same(value, stored.get(key)):
                 yield from _different(value, stored.get(key), f"{path}.{key}")
-    elif isinstance(sent, list) and isinstance(stored, list) and len(sent) == len(stored):
+    elif isinstance(sent, list | tuple) and isinstance(stored, list | tuple) and len(sent) == len(stored):
         for sent_item, stored_item in zip(sent, stored, strict=True):
             if not _is_same(sent_item, stored_item):
                 yield from _different(sent_item, stored_item, f"{path}[]")

@@ -11,9 +11,9 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import cast
 
-from mcagent.controller.machinery.reconciler import Index, Object, ObjectChange, Ref, Side
+from mcagent.controller.machinery.reconciler import AnyIndex, Index, Object, ObjectChange, Ref, Side
 from mcagent.kube.source import EventType, WatchEvent
 from mcagent.kube.store import Store, is_gone, is_newer, key_of
 from mcagent.model.api.base import ApiObject
@@ -30,7 +30,7 @@ class Cache:
     def __init__(
         self,
         kinds: Mapping[Side, Iterable[Kind]],
-        indexes: Iterable[Index[Any]] = (),
+        indexes: Iterable[AnyIndex] = (),
         listen: Callable[[Sequence[ObjectChange]], None] = lambda _changes: None,
     ) -> None:
         """Raises ValueError when two indexes of a side share a name, or one is over a kind that is not read."""
@@ -75,11 +75,11 @@ class Cache:
             store = self._store(index.side, index.kind)
             return cast("list[Object]", [store.objects[key] for key in store.filed[index.name].get(value, ())])
 
-    def has_index(self, index: Index[Any]) -> bool:
+    def has_index(self, index: Index[Object]) -> bool:
         """Tell whether an index is kept."""
         return (index.side, index.name) in self._by_name
 
-    def count_indexed(self, index: Index[Any], value: str) -> int:
+    def count_indexed(self, index: Index[Object], value: str) -> int:
         """Return how many objects an index files under a value. Raises KeyError for one that is not kept."""
         with self._lock:
             return len(self._store(index.side, index.kind).filed[index.name].get(value, ()))

@@ -22,7 +22,7 @@ from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar
 
 from mcagent.controller.contract.member_tokens import TokenClaims
-from mcagent.model.api.base import ApiObject
+from mcagent.model.api.base import ApiObject, Condition
 from mcagent.model.errors import McagentError
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
@@ -117,7 +117,7 @@ class View(Protocol):
     def indexed(self, index: Index[Object], value: str) -> Sequence[Object]:
         """Return the objects that an index files under a value, sorted likewise."""
 
-    def count(self, index: Index[Any], value: str) -> int:
+    def count(self, index: Index[Object], value: str) -> int:
         """Return how many objects an index files under a value, however many that are at no cost."""
 
     def quiet_for(self, ref: Ref) -> float:
@@ -158,32 +158,33 @@ class Index(Generic[Object]):
         return self.of.KIND
 
 
+AnyIndex = Index[Any]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
     """Why a present object must not be changed to what is wanted. `body`: what is written to it instead."""
 
     reason: str
-    body: Json
+    body: ApiObject | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """What an object should be. Only the fields given are compared and written; what others added stays.
 
-    `body` holds metadata (labels, annotations, finalizers, ...) and the content without `status`; a field that is
-    None must be absent. `status`, if given, is written through the status subresource by the same rule. In lists
-    every item counts, so a list is owned whole, as are policies (`apply.RAW`). `conditions`: those of the status
-    that are owned, by type (None: none of this type); those of other types stay as they are. `create` False: only
-    changed if it is there. `refuse` judges the present object (raw JSON); its refusal becomes the failure of this
-    write.
+    `body` is a patch (`mcagent.model.api.patches`) of metadata, content and status, which is written through the
+    status subresource. In lists every item counts, so a list is owned whole, as are policies (`apply.RAW`).
+    `conditions`: those of the status that are owned, by type (None: none of this type); those of other types stay
+    as they are. `create` False: only changed if it is there. `refuse` judges the present object; its refusal
+    becomes the failure of this write.
     """
 
     ref: Ref
-    body: Json = field(default_factory=dict)
-    status: Json | None = None
-    conditions: Mapping[str, Json | None] = field(default_factory=dict)
+    body: ApiObject | None = None
+    conditions: Mapping[str, Condition | None] = field(default_factory=dict)
     create: bool = True
-    refuse: Callable[[Json], Refusal | None] = field(default=lambda _present: None, compare=False)
+    refuse: Callable[[ApiObject], Refusal | None] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +237,7 @@ class Reconciler(Protocol):
         """Name the kinds of which it creates, changes (also only a status) or deletes objects."""
 
     @property
-    def indexes(self) -> Sequence[Index[Any]]:
+    def indexes(self) -> Sequence[AnyIndex]:
         """Name the indexes that it looks things up in; each over a kind that it reads."""
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from mcagent.controller.machinery.cache import Cache
 from mcagent.controller.machinery.connection.connection import LeaderConnection
@@ -54,7 +53,7 @@ class EngineView:
         """Return the objects that an index files under a value, sorted likewise."""
         return self._cache.indexed(index, value)
 
-    def count(self, index: Index[Any], value: str) -> int:
+    def count(self, index: Index[Object], value: str) -> int:
         """Return how many objects an index files under a value."""
         return self._cache.count_indexed(index, value)
 
@@ -111,7 +110,7 @@ class DeclaredView:
         self._check_index(index)
         return self._view.indexed(index, value)
 
-    def count(self, index: Index[Any], value: str) -> int:
+    def count(self, index: Index[Object], value: str) -> int:
         """Return how many objects an index files under a value."""
         self._check_index(index)
         return self._view.count(index, value)
@@ -141,6 +140,6 @@ class DeclaredView:
         if kind not in self._reconciler.reads.on(side):
             raise UndeclaredAccessError(f"{self._reconciler.name} does not declare that it reads {kind} ({side})")
 
-    def _check_index(self, index: Index[Any]) -> None:
+    def _check_index(self, index: Index[Object]) -> None:
         if (index.side, index.name) not in self._indexes:
             raise UndeclaredAccessError(f"{self._reconciler.name} does not declare index {index.name}")

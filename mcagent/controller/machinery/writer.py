@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
 
 from mcagent.controller.machinery.apply import Verb, Write, dropped_values, plan
 from mcagent.controller.machinery.connection.connection import AwayError, LeaderConnection
@@ -118,8 +117,9 @@ class Writer:
                     return _object(self._request(ref.side, "create", "POST", path, write.body), ref)
                 case Verb.DELETE:
                     answer = self._request(ref.side, "delete", "DELETE", _path(ref), write.body)
-                    is_stored = is_object(answer) and answer.get("kind") == KINDS[ref.kind].name
-                    return read_object(ref.kind, answer) if is_stored else None
+                    if is_object(answer) and answer.get("kind") == KINDS[ref.kind].name:
+                        return read_object(ref.kind, answer)  # finalizers hold it
+                    return None
                 case _:
                     path = _path(ref) + ("/status" if write.verb is Verb.STATUS else "")
                     return _object(self._request(ref.side, write.verb, "PATCH", path, write.body), ref)
@@ -130,7 +130,7 @@ class Writer:
                 raise ConflictError(f"{ref}: {err}", self._read(ref)) from err
             raise
 
-    def _request(self, side: Side, verb: str, method: str, path: str, body: Json | None = None) -> Any:
+    def _request(self, side: Side, verb: str, method: str, path: str, body: Json | None = None) -> object:
         leader = self._connection if side is Side.LEADER else None
         if side is Side.LEADER and leader is None:
             raise AwayError("this controller has no leader to write to")
@@ -165,7 +165,7 @@ def _path(ref: Ref) -> str:
     return object_path(ref.kind, ref.namespace, ref.name)
 
 
-def _object(answer: Any, ref: Ref) -> ApiObject:
+def _object(answer: object, ref: Ref) -> ApiObject:
     """Return the answer if it is the object of `ref`. Raises ApiGarbageError."""
     obj = checked_object(answer, ref.kind, ref)
     if obj["metadata"]["name"] != ref.name:

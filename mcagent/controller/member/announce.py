@@ -29,7 +29,6 @@ from mcagent.controller.contract.problems import as_report
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
-    Json,
     Leader,
     ObjectChange,
     Ref,
@@ -49,7 +48,8 @@ from mcagent.controller.member.policies.policy_imports import POLICIES, report
 from mcagent.controller.member.services.service_import import ServiceImports
 from mcagent.controller.settings import MemberSettings
 from mcagent.model.api.base import ApiObject
-from mcagent.model.api.multicluster import ApiGateway
+from mcagent.model.api.multicluster import ApiGateway, MemberClusterAnnounce
+from mcagent.model.api.patches import annotated, metadata_patch, patch
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 from mcagent.model.parsing import links
@@ -104,12 +104,6 @@ class Announce:
             notes[names.POLICY_PROBLEMS_ANNOTATION] = as_report(report(view, leader, self._settings, now))
             if now >= leader.since + self._period:  # else not every import has been reconciled
                 notes[names.IMPORT_PROBLEMS_ANNOTATION] = as_report(_import_problems(view))
-        body = {
-            "metadata": {"annotations": notes},
-            "clusterID": leader.cluster_id,
-            "clusterSetID": leader.cluster_set,
-            "leaderClusterID": leader.leader_cluster_id,
-        }
         events = []
         again = beat + self._period - now
         if self._holder.refused == self._settings.instance:  # it was the copy, until it took over
@@ -127,15 +121,22 @@ class Announce:
             reason = DUPLICATE if is_refusal(failure) else "AnnounceFailed"
             events.append(Event(subject=cluster_set.subject, reason=reason, message=message))
         duplicate = is_duplicate(cluster_set)
+        body = patch(
+            MemberClusterAnnounce,
+            metadata=metadata_patch(annotations=notes),
+            cluster_id=leader.cluster_id,
+            cluster_set_id=leader.cluster_set,
+            leader_cluster_id=leader.leader_cluster_id,
+        )
         step = Wanted(
             ref=ref, body=body, refuse=lambda present: self._refuse(present, leader, duplicate=duplicate)
         )
         return DesiredObjects(steps=[step], events=events, again=again)
 
-    def _refuse(self, present: Json, leader: Leader, duplicate: bool) -> Refusal | None:
+    def _refuse(self, present: ApiObject, leader: Leader, duplicate: bool) -> Refusal | None:
         """Return why the present announcement cannot be this cluster's; None: it can."""
-        if present["metadata"].get("deletionTimestamp"):
-            return Refusal(reason="the leader still removes the earlier announcement of this cluster ID", body={})
+        if present.is_deleting:
+            return Refusal(reason="the leader still removes the earlier announcement of this cluster ID")
         return refuse(present, leader.cluster_id, self._settings.cluster_uid) or self._holder.refuse(
             present, leader.cluster_id, self._clock(), duplicate=duplicate
         )
@@ -148,13 +149,11 @@ def released_announcement(view: View, settings: MemberSettings) -> Sequence[Want
         return ()
     text = instance_text(settings.instance, settings.heartbeat_period)
 
-    def refuse_others(present: Json) -> Refusal | None:
-        holder = (present["metadata"].get("annotations") or {}).get(INSTANCE_ANNOTATION)
-        return (
-            None if holder in (text, None) else Refusal(reason="another process announces this cluster", body={})
-        )
+    def refuse_others(present: ApiObject) -> Refusal | None:
+        holder = present.annotation(INSTANCE_ANNOTATION)
+        return None if holder in (text, None) else Refusal(reason="another process announces this cluster")
 
-    body = {"metadata": {"annotations": {INSTANCE_ANNOTATION: None}}}
+    body = annotated(MemberClusterAnnounce, {INSTANCE_ANNOTATION: None})
     return [Wanted(ref=announce_ref(leader), body=body, create=False, refuse=refuse_others)]
 
 

@@ -19,7 +19,6 @@ from mcagent.controller.machinery.connection.membership import membership
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
-    Json,
     Leader,
     ObjectChange,
     Ref,
@@ -41,7 +40,14 @@ from mcagent.controller.member.membership import (
 from mcagent.controller.member.published import EXPORT_RANGE, POD_RANGE, range_conditions
 from mcagent.core.health import HealthReason, cluster_health
 from mcagent.model.api.base import condition_of
-from mcagent.model.api.multicluster import ClusterClaim, ClusterSet
+from mcagent.model.api.multicluster import (
+    ApiClusterSetStatus,
+    ApiClusterStatus,
+    ClusterClaim,
+    ClusterSet,
+    ClusterSetSpec,
+)
+from mcagent.model.api.patches import UNSET, metadata_patch, patch
 from mcagent.model.errors import InputError
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
@@ -85,12 +91,11 @@ class MemberClusterSet:
         leader = view.leader if view.leader is not None and view.leader.cluster_set == key else None
         if cluster_set.is_deleting:
             return DesiredObjects()  # `leave` reconciles it
-        body: Json = {}
-        if names.MEMBER_FINALIZER not in finalizers:
-            body["metadata"] = {"finalizers": [*finalizers, names.MEMBER_FINALIZER]}
+        has_finalizer = names.MEMBER_FINALIZER in finalizers
+        metadata = metadata_patch(finalizers=None if has_finalizer else [*finalizers, names.MEMBER_FINALIZER])
         claims = view.list(ClusterClaim, namespace=view.namespace)
-        if not cluster_set.spec.cluster_id and names.is_cluster_id(claimed(claims)):
-            body["spec"] = {"clusterID": claimed(claims)}
+        is_missing = not cluster_set.spec.cluster_id and names.is_cluster_id(claimed(claims))
+        spec = patch(ClusterSetSpec, cluster_id=claimed(claims) if is_missing else UNSET)
         before = cluster_set.status.conditions
         status, reason, message = _state(cluster_set, claims, leader, view)
         events = []
@@ -115,10 +120,10 @@ class MemberClusterSet:
             *range_conditions(cluster_set, now),
             *token_conditions(cluster_set, token, now),
         ]
+        set_status = _status(cluster_set, (status, reason, message), now)
         status_step = Wanted(
             ref=ref,
-            body=body,
-            status=_status(cluster_set, (status, reason, message), now),
+            body=patch(ClusterSet, metadata=metadata, spec=spec, status=set_status),
             conditions=by_type(own, (EXPORT_RANGE, POD_RANGE, LEADER_TOKEN)),
             create=False,
         )
@@ -159,22 +164,23 @@ def _state(
     return TRUE, "Connected", f"{_NOT_KEPT}: {', '.join(dropped_fields)}" if dropped_fields else ""
 
 
-def _status(cluster_set: ClusterSet, ready: tuple[str, str, str], now: float) -> Json:
+def _status(cluster_set: ClusterSet, ready: tuple[str, str, str], now: float) -> ApiClusterSetStatus:
     """Return the status without conditions. Its only cluster is the leader: members read no announcements."""
     status, reason, message = ready
     connected = TRUE if status == TRUE else FALSE
     last = cluster_set.conditions_of(cluster_set.leader_id)
-    conditions = [
+    conditions = (
         condition(last, "Ready", status, reason=reason, message=message, now=now),
         condition(last, "IsLeader", connected if status != UNKNOWN else UNKNOWN, now=now),
         condition(last, "ClusterConnected", connected, now=now),
-    ]
-    return {
-        "totalClusters": 1,
-        "readyClusters": 1 if status == TRUE else 0,
-        "observedGeneration": cluster_set.metadata.generation,
-        "clusterStatuses": [{"clusterID": cluster_set.leader_id, "conditions": conditions}],
-    }
+    )
+    return patch(
+        ApiClusterSetStatus,
+        total_clusters=1,
+        ready_clusters=1 if status == TRUE else 0,
+        observed_generation=cluster_set.metadata.generation,
+        cluster_statuses=(ApiClusterStatus(cluster_id=cluster_set.leader_id, conditions=conditions),),
+    )
 
 
 def _not_chosen(cluster_set: ClusterSet, ref: Ref, chosen: ClusterSet | None, now: float) -> DesiredObjects:
@@ -186,9 +192,8 @@ def _not_chosen(cluster_set: ClusterSet, ref: Ref, chosen: ClusterSet | None, no
     message = f"ClusterSet {chosen.name} is older: a cluster is a member of one ClusterSet at a time"
     before = cluster_set.status.conditions
     ready = condition(before, "Ready", FALSE, reason="AnotherClusterSet", message=message, now=now)
-    step = Wanted(
-        ref=ref, status={"totalClusters": 0, "readyClusters": 0}, conditions={"Ready": ready}, create=False
-    )
+    body = patch(ClusterSet, status=patch(ApiClusterSetStatus, total_clusters=0, ready_clusters=0))
+    step = Wanted(ref=ref, body=body, conditions={"Ready": ready}, create=False)
     is_new = not condition_of(before, "Ready").status
     events = [Event(subject=str(ref), reason="AnotherClusterSet", message=message)] if is_new else []
     return DesiredObjects(steps=[step], events=events)

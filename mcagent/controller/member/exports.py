@@ -15,12 +15,20 @@ from dataclasses import dataclass
 from mcagent.controller.contract import names
 from mcagent.controller.contract.antrea_before_2_7 import with_finalizer
 from mcagent.controller.contract.names import ExportKind
-from mcagent.controller.machinery.reconciler import Index, Json, Leader, Ref, Side, View, Wanted
+from mcagent.controller.machinery.reconciler import Index, Leader, Ref, Side, View, Wanted
 from mcagent.controller.member.membership import import_ref
 from mcagent.controller.settings import MemberSettings
 from mcagent.core.shares import max_min_shares
 from mcagent.model import objects
-from mcagent.model.api.multicluster import ApiGateway, ResourceExport, ResourceImport, WireGuard
+from mcagent.model.api.base import NO_TEXTS
+from mcagent.model.api.multicluster import (
+    ApiGateway,
+    ResourceExport,
+    ResourceExportSpec,
+    ResourceImport,
+    WireGuard,
+)
+from mcagent.model.api.patches import metadata_patch, patch
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.parse import parse_object
 
@@ -30,21 +38,28 @@ def export_ref(leader: Leader, name: str) -> Ref:
     return Ref(side=Side.LEADER, kind=Kind.RESOURCE_EXPORT, namespace=leader.namespace, name=name)
 
 
+def is_export_of(export: ResourceExport, leader: Leader, namespace: str, name: str, kind: ExportKind) -> bool:
+    """Tell whether a ResourceExport is this cluster's export, of this kind, of a Service."""
+    spec = export.spec
+    return (spec.cluster_id, spec.namespace, spec.name, spec.kind) == (leader.cluster_id, namespace, name, kind)
+
+
 def resource_export(
-    ref: Ref, spec: Json, present: ResourceExport | None, annotations: Mapping[str, str | None] | None = None
+    ref: Ref,
+    spec: ResourceExportSpec,
+    present: ResourceExport | None,
+    annotations: Mapping[str, str | None] = NO_TEXTS,
 ) -> Wanted:
     """Return a ResourceExport with the labels that the leader's webhook requires, and the finalizer.
 
     `present`: the object as it is; its other finalizers stay.
     """
-    labels = {names.LABEL_SOURCE_KIND: spec["kind"], names.LABEL_SOURCE_CLUSTER_ID: spec["clusterID"]}
-    if spec["kind"] != ExportKind.CLUSTER_INFO:
-        labels |= {names.LABEL_SOURCE_NAMESPACE: spec["namespace"], names.LABEL_SOURCE_NAME: spec["name"]}
-    finalizers = present.metadata.finalizers if present is not None else ()
-    meta: Json = {"labels": labels, "finalizers": with_finalizer(finalizers)}
-    if annotations:
-        meta["annotations"] = dict(annotations)
-    return Wanted(ref=ref, body={"metadata": meta, "spec": spec})
+    labels = {names.LABEL_SOURCE_KIND: spec.kind, names.LABEL_SOURCE_CLUSTER_ID: spec.cluster_id}
+    if spec.kind != ExportKind.CLUSTER_INFO:
+        labels |= {names.LABEL_SOURCE_NAMESPACE: spec.namespace, names.LABEL_SOURCE_NAME: spec.name}
+    finalizers = with_finalizer(present.metadata.finalizers if present is not None else ())
+    metadata = metadata_patch(labels=labels, annotations=annotations, finalizers=finalizers)
+    return Wanted(ref=ref, body=patch(ResourceExport, metadata=metadata, spec=spec))
 
 
 def read_gateway(gateway: ApiGateway) -> objects.Gateway:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from mcagent.controller.contract.commands import replace_token
 from mcagent.controller.contract.conditions import FALSE, TRUE, condition, time_text
-from mcagent.controller.machinery.reconciler import Json, Leader
+from mcagent.controller.machinery.reconciler import Leader
+from mcagent.model.api.base import Condition
 from mcagent.model.api.multicluster import ClusterSet
 
 LEADER_TOKEN = "LeaderToken"  # noqa: S105 (the type of a condition)
@@ -39,7 +40,7 @@ def token_state(leader: Leader, namespace: str, now: float) -> tuple[str, str, s
     return TRUE, VALID, f"expires at {end}, and {renewed}"
 
 
-def token_conditions(cluster_set: ClusterSet, state: tuple[str, str, str] | None, now: float) -> list[Json]:
+def token_conditions(cluster_set: ClusterSet, state: tuple[str, str, str] | None, now: float) -> list[Condition]:
     """Return the condition of a state, [] if there is none."""
     if state is None:
         return []

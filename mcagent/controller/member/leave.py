@@ -19,7 +19,8 @@ from mcagent.controller.member.cleanup import owned, owned_kinds
 from mcagent.controller.member.exports import BY_CLUSTER, export_ref
 from mcagent.controller.member.membership import cluster_set_of, is_duplicate, released
 from mcagent.controller.settings import MemberSettings
-from mcagent.model.api.multicluster import ClusterSet
+from mcagent.model.api.multicluster import ClusterSet, MemberClusterAnnounce
+from mcagent.model.api.patches import annotated
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 
@@ -67,8 +68,7 @@ class Leave:
             announce, uid = announce_ref(leader), self._settings.cluster_uid
             if is_refusal(view.failure(announce)) or is_duplicate(chosen):
                 marks = dict.fromkeys((REFUSED_UID_ANNOTATION, REFUSED_INSTANCE_ANNOTATION))
-                no_mark = {"metadata": {"annotations": marks}}
-                unmarked = Wanted(ref=announce, body=no_mark, create=False)
+                unmarked = Wanted(ref=announce, body=annotated(MemberClusterAnnounce, marks), create=False)
                 return DesiredObjects(steps=[unmarked, released(chosen)], again=LOOK)
             checked = Wanted(
                 ref=announce, create=False, refuse=lambda present: refuse(present, leader.cluster_id, uid)

@@ -9,6 +9,7 @@ from mcagent.controller.contract.pod_ranges import POD_RANGE_ANNOTATION
 from mcagent.controller.machinery.reconciler import Leader, ObjectChange, Ref, Side, View, Wanted
 from mcagent.model.api.base import ApiObject, condition_of
 from mcagent.model.api.multicluster import ClusterSet, ResourceImport
+from mcagent.model.api.patches import metadata_patch, patch
 from mcagent.model.objects import Kind
 
 # Reasons of a ClusterSet's Ready; "": it has no status yet.
@@ -30,7 +31,7 @@ def cluster_set_of(view: View) -> ClusterSet | None:
 def released(cluster_set: ClusterSet) -> Wanted:
     """Return the write that removes MEMBER_FINALIZER from a ClusterSet."""
     foreign = [text for text in cluster_set.metadata.finalizers if text != names.MEMBER_FINALIZER]
-    body = {"metadata": {"finalizers": foreign or None}}
+    body = patch(ClusterSet, metadata=metadata_patch(finalizers=foreign))
     ref = Ref(kind=Kind.CLUSTER_SET, namespace=cluster_set.namespace, name=cluster_set.name)
     return Wanted(ref=ref, body=body, create=False)
 

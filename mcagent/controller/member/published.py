@@ -5,16 +5,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from ipaddress import IPv4Address
 
 from flows.pipeline.prefixes import address_in_bridge, address_in_kernel, network_in_bridge
 from mcagent.controller.contract.conditions import FALSE, TRUE, condition
 from mcagent.controller.contract.export_ranges import ALWAYS, NEVER, UsedRange, read_used
 from mcagent.controller.contract.pod_ranges import UsedPodCidrs, read_used_pods
-from mcagent.controller.contract.services import Groups, Hostnames, PortSubsets
-from mcagent.controller.machinery.reconciler import Json, View
+from mcagent.controller.contract.services import ImportedEndpoint, PortSubsets
+from mcagent.controller.machinery.reconciler import View
 from mcagent.controller.member.membership import cluster_set_of
 from mcagent.controller.settings import MemberSettings
+from mcagent.model.api.base import Condition
 from mcagent.model.api.multicluster import ClusterSet
 from mcagent.model.net import PodPrefix, address_or_none, contains, network_or_none, parse_network
 
@@ -81,22 +84,19 @@ def published_subsets(subsets: PortSubsets, prefixes: Prefixes) -> PortSubsets:
 
 
 def local_endpoints(
-    groups: Groups, hostnames: Hostnames, own: frozenset[str] | None, prefixes: Prefixes
-) -> tuple[Groups, Hostnames]:
+    endpoints: Sequence[ImportedEndpoint], own: frozenset[str] | None, prefixes: Prefixes
+) -> Sequence[ImportedEndpoint]:
     """Return endpoints of an imported Service, those of this cluster with the addresses that its Nodes use.
 
     `own`: the addresses that this cluster exports.
     """
     if not own or not prefixes:
-        return groups, hostnames
+        return endpoints
     local = {text: str(address_in_kernel(IPv4Address(text), prefixes)) for text in own}
-    return (
-        {group: tuple(local.get(text, text) for text in addresses) for group, addresses in groups.items()},
-        {local.get(text, text): hostname for text, hostname in hostnames.items()},
-    )
+    return [replace(e, address=local[e.address]) if e.address in local else e for e in endpoints]
 
 
-def range_conditions(cluster_set: ClusterSet, now: float) -> list[Json]:
+def range_conditions(cluster_set: ClusterSet, now: float) -> list[Condition]:
     """Return the conditions on export range and virtual Pod CIDRs, each unless this cluster has and needs none."""
     own_range, pods = read_used(cluster_set), read_used_pods(cluster_set)
     decisions: list[tuple[str, UsedRange | UsedPodCidrs, str]] = []

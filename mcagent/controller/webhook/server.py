@@ -17,7 +17,6 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import Any
 
 from mcagent.controller.admission.decision import AdmissionDecision
 from mcagent.controller.machinery.statistics import BUCKETS, Durations
@@ -60,7 +59,7 @@ _TOO_DEEP = AdmissionDecision(
     allowed=False, code=422, message=f"the object is nested more than {MAX_DEPTH} deep: controllers do not read it"
 )
 
-Review = Callable[[Mapping[str, Any]], AdmissionDecision]
+Review = Callable[[Mapping[str, object]], AdmissionDecision]
 
 
 class WebhookServer:
@@ -187,7 +186,7 @@ class _Service:
         connection.send(_encoded(200, json.dumps(answer).encode(), "application/json", keeps=head.keeps))
         return head.keeps
 
-    def _decide(self, review: Review, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _decide(self, review: Review, request: Mapping[str, object]) -> Mapping[str, object]:
         review_request = read_part(AdmissionRequest, request)
         kind = review_request.kind.kind
         began = time.perf_counter()
@@ -216,7 +215,7 @@ def _encoded(code: int, body: bytes, content_type: str, *, keeps: bool) -> bytes
 _KINDS = frozenset({"ClusterSet", "MemberClusterAnnounce", "ResourceExport"})
 
 
-def read_review(body: bytes) -> Mapping[str, Any]:
+def read_review(body: bytes) -> Mapping[str, object]:
     """Return the request of an AdmissionReview. Raises _BadReviewError."""
     try:
         review, cut = decode_noting_cuts(body)
@@ -234,9 +233,9 @@ def read_review(body: bytes) -> Mapping[str, Any]:
     return request
 
 
-def answer_of(request: Mapping[str, Any], decision: AdmissionDecision) -> Mapping[str, Any]:
+def answer_of(request: Mapping[str, object], decision: AdmissionDecision) -> Mapping[str, object]:
     """Return the AdmissionReview with a decision."""
-    response: dict[str, Any] = {"uid": request["uid"], "allowed": decision.allowed}
+    response: dict[str, object] = {"uid": request["uid"], "allowed": decision.allowed}
     if not decision.allowed:
         response["status"] = {"code": decision.code, "message": decision.message[:_MESSAGE]}
     elif decision.patch:

@@ -191,7 +191,9 @@ def single_losses(probed: ProbeState | None) -> int:
 
     An outage, of which BFD is to tell, takes several in a row.
     """
-    around = (0.0, *probed.recent, 0.0) if probed is not None else ()
+    if probed is None or None not in probed.recent:
+        return 0
+    around = (0.0, *probed.recent, 0.0)
     triples = zip(around, around[1:], around[2:], strict=False)
     return sum(answer is None and before is not None and after is not None for before, answer, after in triples)
 

@@ -2,7 +2,7 @@
 
 A pure state machine: (state, observations of all ports, time) -> next state. The dataplane does not depend on it,
 since groups watch BFD themselves. The agent adds three functions: it remembers which peers have ever answered BFD,
-it damps flapping, and it reports transitions.
+it damps flapping (`HoldDown` of a port, `_choose` within its group), and it reports transitions.
 
 Damping: a damped port is on standby. A lost port is damped until it has been up for its hold-down time (`hold`).
 The first loss sets that to `Damping.initial`; each further loss within `Damping.longest` of the last one doubles
@@ -14,6 +14,9 @@ Exceptions:
 - Damping begins `DAMPED_AFTER` the loss. Groups stop using a lost port by themselves. A change of the groups would
   make every Node revalidate its flows while it is busy with the loss and with BFD.
 - A new gateway is announced before it is ready. So its port is damped until it answers BFD, or for `GRACE`.
+
+A peer that has never answered BFD may be one without BFD, and is used. A session that stays half up for `GRACE`,
+or ends so, is of a peer that has BFD, and whose packets arrive while ours are lost: it is not used.
 
 Times are seconds of one monotonic clock. Must not know threads, clocks or databases.
 """
@@ -79,6 +82,16 @@ class Observation:
     antrea: bool = False
     unready: str = ""
 
+    @property
+    def answering(self) -> bool:
+        """Whether BFD forwards."""
+        return self.bfd and self.state == "up" and self.forwarding
+
+    @property
+    def leaving(self) -> bool:
+        """Whether the peer asks not to be used, which is not a flap."""
+        return self.bfd and self.state == "up" and not self.forwarding and self.remote_diagnostic in _PATH_DOWN
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
@@ -91,8 +104,36 @@ class Transition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HoldDown:
+    """The damping of one port. `until`: None unless the port is damped; inf while it is down."""
+
+    seconds: float = 0.0  # the hold-down time after the last loss; 0.0: the port is new
+    lost_at: float = -math.inf
+    until: float | None = None
+    begins: float = -math.inf  # valid if `until` is set
+
+    def step(self, observation: Observation, losses: int, now: float, damping: Damping) -> HoldDown:
+        """Return the next state. After losses damping begins soon, unless it is off."""
+        seconds, lost_at, until, begins = self.seconds, self.lost_at, self.until, self.begins
+        for _ in range(min(losses, 64)):
+            seconds, lost_at = hold_after_loss(seconds, now - lost_at, damping), now
+        if losses:
+            begins = now + DAMPED_AFTER if until is None else begins
+            until = math.inf if seconds else None
+        if until is None or not observation.bfd or (observation.answering and not seconds):
+            until = None
+        elif seconds and observation.answering and until == math.inf:
+            until = now + seconds
+        elif until <= now:
+            until = None
+        elif seconds and not (observation.answering or observation.leaving):
+            until = math.inf
+        return HoldDown(seconds=seconds, lost_at=lost_at, until=until, begins=begins)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PeerLiveness:
-    """The state of one port. `damped_until`: None unless the port is damped; inf while it is down."""
+    """The state of one port."""
 
     port: str
     group: str
@@ -102,16 +143,17 @@ class PeerLiveness:
     since: float
     seen: bool = False
     bfd_since: float = -math.inf  # when BFD was started, if the agent observed the start
-    answering: bool = False  # BFD forwards, at the last observation
-    flap_count: int = 0  # the counter of Open vSwitch, which starts at 0 with the port
+    half_up_since: float = math.inf  # the first observation of a session that is half up
     flaps: int = 0  # losses since the first observation of the port
-    hold: float = 0.0
-    lost_at: float = -math.inf
-    damped_until: float | None = None
-    damped_from: float = -math.inf  # valid if `damped_until` is set
+    hold_down: HoldDown = HoldDown()
     gone: bool = False  # removed from the desired state
     last: Observation | None = None
     transitions: tuple[Transition, ...] = ()
+
+    @property
+    def answering(self) -> bool:
+        """Whether BFD forwarded at the last observation."""
+        return self.last is not None and self.last.answering and not self.gone
 
     @property
     def unheard(self) -> bool:
@@ -126,7 +168,8 @@ Peers = Mapping[str, PeerLiveness]  # the state of all ports, by port name
 class Advance:
     """The next state and its results. `wake`: time of the next step without any new observation; may be inf.
 
-    `seen`: ports whose peer has ever answered BFD. `unanswered`: ports whose peer has not within `PATIENCE`.
+    `seen`: ports whose peer has ever answered BFD, or has sent it in vain. `unanswered`: ports whose peer has not
+    within `PATIENCE`.
     """
 
     peers: Peers
@@ -150,46 +193,41 @@ def advance(
             state.get(observation.port), observation, now, damping, new=bool(state)
         )
     usable = {
-        peer.group for peer, (usable_now, _, _) in observed.values() if usable_now and peer.damped_until is None
+        peer.group for peer, (is_usable, _, _) in observed.values() if is_usable and peer.hold_down.until is None
     }
     peers: dict[str, PeerLiveness] = {}
-    for name, (peer, verdict) in observed.items():
-        peer = _with_bfd_start(peer, state.get(name), -math.inf if first else now)  # noqa: PLW2901
-        if verdict[0] and peer.damped_until is not None:
-            if peer.group in usable:
-                text = f"it flaps: on standby until it has been up for {peer.hold:g} s"
-                if not peer.hold:
-                    text = f"it is new: on standby until BFD is up, or for {GRACE:g} s"
-                verdict = (False, LivenessCause.DAMPING, text)  # noqa: PLW2901
-            else:  # The last port of its group is released for good, so that damping itself causes no flapping.
-                peer = replace(peer, damped_until=None)  # noqa: PLW2901
+    for name, peer_and_verdict in observed.items():
+        peer, verdict = _choose(*peer_and_verdict, usable)
+        if _bfd_is_on(peer) and not _bfd_is_on(state.get(name)):
+            peer = replace(peer, bfd_since=-math.inf if first else now)
         peers[name] = _with_verdict(peer, state.get(name), verdict, now)
     for name in sorted(state.keys() - observed.keys()):
-        removed = replace(state[name], gone=True, answering=False, damped_until=None)
+        removed = replace(state[name], gone=True, hold_down=replace(state[name].hold_down, until=None))
         peers[name] = _with_verdict(removed, state[name], (False, LivenessCause.API, "no longer announced"), now)
     changed = tuple(
         peer for name, peer in peers.items() if name in state and peer.transitions is not state[name].transitions
     )
     peers = _forget(peers, now)
     damped = _damped(peers.values())
-    damped_now = frozenset(name for name in damped if peers[name].damped_from <= now)
-    unanswered_peers = (p for p in peers.values() if not (p.seen or p.gone) and p.last is not None and p.last.bfd)
-    patience_ends = {peer.port: peer.bfd_since + PATIENCE for peer in unanswered_peers}
-    waking = (until for until in patience_ends.values() if until > now)
-    wake_times = (*damped.values(), *(peers[name].damped_from for name in damped.keys() - damped_now), *waking)
+    damped_now = frozenset(name for name in damped if peers[name].hold_down.begins <= now)
+    unseen = [peer for peer in peers.values() if _bfd_is_on(peer) and not peer.seen]
+    patience_ends = {peer.port: peer.bfd_since + PATIENCE for peer in unseen}
+    half_up_ends = (peer.half_up_since + GRACE for peer in unseen)
+    waking = [until for until in (*patience_ends.values(), *half_up_ends) if until > now]
+    begins = (peers[name].hold_down.begins for name in damped.keys() - damped_now)
     return Advance(
         peers=peers,
         damped=damped_now,
         seen=frozenset(peer.port for peer in peers.values() if peer.seen and not peer.gone),
         unanswered=frozenset(name for name, until in patience_ends.items() if until <= now),
         changed=changed,
-        wake=min(wake_times, default=math.inf),
+        wake=min((*damped.values(), *begins, *waking), default=math.inf),
     )
 
 
-def _with_bfd_start(peer: PeerLiveness, before: PeerLiveness | None, now: float) -> PeerLiveness:
-    """Record the time `now` if BFD was started since the last step."""
-    return replace(peer, bfd_since=now) if _bfd_is_on(peer) and not _bfd_is_on(before) else peer
+def _is_half_up(observation: Observation | None) -> bool:
+    """Return whether packets of the peer arrive, and it receives none of ours, or not yet (RFC 5880, 6.8.6)."""
+    return observation is not None and observation.bfd and observation.state == "init"
 
 
 def _bfd_is_on(peer: PeerLiveness | None) -> bool:
@@ -199,14 +237,14 @@ def _bfd_is_on(peer: PeerLiveness | None) -> bool:
 def _damped(peers: Collection[PeerLiveness]) -> dict[str, float]:
     """Return the ports that are damped, or will be soon, with the end of damping."""
     usable = {peer.group for peer in peers if peer.live}
-    damped_peers = [(peer, peer.damped_until) for peer in peers if peer.damped_until is not None]
+    damped_peers = [(peer, peer.hold_down.until) for peer in peers if peer.hold_down.until is not None]
     latest: dict[str, float] = {}
     for peer, _ in damped_peers:
-        latest[peer.group] = max(peer.damped_from, latest.get(peer.group, -math.inf))
+        latest[peer.group] = max(peer.hold_down.begins, latest.get(peer.group, -math.inf))
     return {
         peer.port: until
         for peer, until in damped_peers
-        if peer.group in usable or peer.damped_from < latest[peer.group] - DAMPED_AFTER
+        if peer.group in usable or peer.hold_down.begins < latest[peer.group] - DAMPED_AFTER
     }
 
 
@@ -227,89 +265,90 @@ def _observe(
 
     `new`: a port without previous state was created just now (at the first step it may have existed for long).
     """
-    if before is not None and before.last == observation and before.damped_until is None and not before.gone:
+    if (
+        before is not None
+        and before.last == observation
+        and before.hold_down.until is None
+        and not before.gone
+        and (before.seen or not _is_half_up(observation))
+    ):
         return before, (before.live, before.cause, before.text)
     peer = before or PeerLiveness(
         port=observation.port, group=observation.group, live=False, cause=LivenessCause.API, text="", since=now
     )
-    session_up = observation.bfd and observation.state == "up"
-    peer = replace(peer, group=observation.group, gone=False, seen=peer.seen or observation.seen or session_up)
-    verdict = _verdict(observation, peer.seen)
-    answering = session_up and observation.forwarding
-    leaving = session_up and verdict[1] is LivenessCause.DRAIN  # on purpose: not a flap
-    losses = 0
-    if peer.answering and not answering and not leaving and observation.bfd:
-        losses = 1
-    elif peer.answering and answering:
-        losses = max(0, observation.flap_count - peer.flap_count) // 2  # down and up between two observations
-    if losses:
-        peer = _with_losses(peer, losses, now, damping)
-    if before is None and new and observation.bfd and not peer.seen and damping.initial > 0:
-        peer = replace(peer, damped_until=now + GRACE)
+    half_up_since = math.inf
+    if _is_half_up(observation):
+        half_up_since = peer.half_up_since if _is_half_up(peer.last) and not peer.gone else now
+    has_answered = peer.seen or observation.seen or _speaks_bfd(peer, observation, half_up_since, now)
+    losses, hold_down = _losses(peer, observation), peer.hold_down
+    if before is None and new and observation.bfd and not has_answered and damping.initial > 0:
+        hold_down = HoldDown(until=now + GRACE)
     peer = replace(
         peer,
-        answering=answering,
-        flap_count=observation.flap_count,
+        group=observation.group,
+        gone=False,
+        seen=has_answered,
+        half_up_since=half_up_since,
         flaps=peer.flaps + losses,
-        damped_until=_damped_until(peer, observation, now, answering=answering, leaving=leaving),
+        hold_down=hold_down.step(observation, losses, now, damping),
         last=observation,
     )
-    return peer, verdict
+    return peer, _verdict(observation, has_answered)
 
 
-def _with_losses(peer: PeerLiveness, losses: int, now: float, damping: Damping) -> PeerLiveness:
-    """Apply a number of losses: damping begins soon, unless it is off."""
-    damped_from = now + DAMPED_AFTER if peer.damped_until is None else peer.damped_from
-    hold, lost_at = peer.hold, peer.lost_at
-    for _ in range(min(losses, 64)):
-        hold, lost_at = hold_after_loss(hold, now - lost_at, damping), now
-    return replace(
-        peer, hold=hold, lost_at=lost_at, damped_from=damped_from, damped_until=math.inf if hold else None
-    )
+def _speaks_bfd(peer: PeerLiveness, observation: Observation, half_up_since: float, now: float) -> bool:
+    """Return whether a peer has answered BFD, or sends it although ours does not arrive there."""
+    if not observation.bfd or observation.state == "up":
+        return observation.bfd
+    ended_half_up = observation.state == "down" and _is_half_up(peer.last) and not peer.gone
+    return ended_half_up or half_up_since + GRACE <= now
 
 
-def _damped_until(
-    peer: PeerLiveness, observation: Observation, now: float, *, answering: bool, leaving: bool
-) -> float | None:
-    """Return the new end of the peer's damping; None if it is not damped."""
-    until = peer.damped_until
-    if until is None or not observation.bfd:
-        return None
-    if not peer.hold:  # a new port
-        return None if answering or until <= now else until
-    if answering and until == math.inf:
-        return now + peer.hold
-    if until <= now:
-        return None
-    return until if answering or leaving else math.inf
+def _losses(peer: PeerLiveness, observation: Observation) -> int:
+    """Return how often the BFD session was lost since the last observation of the peer."""
+    if not peer.answering or peer.last is None:
+        return 0
+    if observation.answering:  # down and up between two observations
+        return max(0, observation.flap_count - peer.last.flap_count) // 2
+    return 1 if observation.bfd and not observation.leaving else 0
 
 
-def _verdict(observation: Observation, ever_answered: bool) -> Verdict:
+def _choose(peer: PeerLiveness, verdict: Verdict, usable: Collection[str]) -> tuple[PeerLiveness, Verdict]:
+    """Keep a damped port that is up on standby while another of its group is usable (`usable`: groups).
+
+    The last port of its group is released for good, so that damping itself causes no flapping.
+    """
+    hold_down = peer.hold_down
+    if not verdict[0] or hold_down.until is None:
+        return peer, verdict
+    if peer.group not in usable:
+        return replace(peer, hold_down=replace(hold_down, until=None)), verdict
+    text = f"it flaps: on standby until it has been up for {hold_down.seconds:g} s"
+    if not hold_down.seconds:
+        text = f"it is new: on standby until BFD is up, or for {GRACE:g} s"
+    return peer, (False, LivenessCause.DAMPING, text)
+
+
+def _verdict(observation: Observation, has_answered: bool) -> Verdict:
     """Return the verdict on a port. Measurements (BFD) precede statements of the API."""
-    if observation.bfd and ever_answered:
+    if observation.bfd and has_answered:
         if observation.state != "up":
             return False, LivenessCause.BFD, f"BFD is {observation.state or 'not running'}"
-        if not observation.forwarding and observation.remote_diagnostic in _PATH_DOWN:
-            return (
-                False,
-                LivenessCause.DRAIN,
-                f'the peer signals "{observation.remote_diagnostic}": it asks not to be used',
-            )
+        if observation.leaving:
+            text = f'the peer signals "{observation.remote_diagnostic}": it asks not to be used'
+            return False, LivenessCause.DRAIN, text
         if not observation.forwarding:
             return False, LivenessCause.BFD, f"BFD is up but does not forward ({observation.remote_diagnostic})"
     if observation.unready:
         return False, LivenessCause.NODE, observation.unready
     if not observation.bfd:
         return True, LivenessCause.API, "used without BFD, which is off here"
-    if not ever_answered and observation.antrea:
+    if not has_answered and observation.antrea:
         return True, LivenessCause.API, "used without BFD, which Antrea does not have"
-    if not ever_answered and observation.silent:
-        return (
-            True,
-            LivenessCause.API,
-            "used only as a last resort: nothing ever came from it (blocked, or an idle gateway of Antrea)",
-        )
-    if not ever_answered:
+    if not has_answered and observation.silent:
+        text = "used only as a last resort: nothing ever came from it (blocked, or an idle gateway of Antrea)"
+        return True, LivenessCause.API, text
+    if not has_answered:
         return True, LivenessCause.API, "used without BFD, which it never answered"
     return True, LivenessCause.BFD, "BFD is up"
 

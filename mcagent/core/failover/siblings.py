@@ -47,7 +47,7 @@ def _observed_loss(peer: PeerLiveness) -> bool:
 
 def _flaps(peer: PeerLiveness, damping: Damping) -> float:
     """Return the ratio of the hold-down time to that of a single loss."""
-    return max(1.0, peer.hold / damping.initial) if damping.initial > 0 else 1.0
+    return max(1.0, peer.hold_down.seconds / damping.initial) if damping.initial > 0 else 1.0
 
 
 def _answers(peer: PeerLiveness) -> bool:

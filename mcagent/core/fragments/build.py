@@ -53,7 +53,7 @@ ENDED = 100  # packets per second from which the agent learns of ended connectio
 PROBES = 100  # per second through the tunnels to one cluster, answers included: enough for 50 gateways there
 
 
-def fragment(parts: tuple[str, *tuple[Resources | None, ...]]) -> Fragment:
+def fragment(parts: tuple[str, *tuple[Iterable[Resource] | None, ...]]) -> Fragment:
     """Build the fragment of an owner. `parts`: the owner, then its resources."""
     owner, *resources = parts
     return Fragment(owner=owner, resources=tuple(chain.from_iterable(filter(None, resources))))

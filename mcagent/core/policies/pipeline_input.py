@@ -89,7 +89,7 @@ def by_level(rules: Mapping[str, tuple[LocalRule, ...]]) -> dict[Level, tuple[Lo
         tuple[pipeline.PolicyDirection, pipeline.PolicyStage], dict[tuple[float, ...], list[LocalRule]]
     ] = {}
     for rule in (rule for policy in sorted(rules) for rule in rules[policy]):
-        stage = (pipeline.PolicyDirection(rule.direction), _stage(rule))
+        stage = (pipeline.PolicyDirection(rule.direction), stage_of(rule))
         stages.setdefault(stage, {}).setdefault(rule.order, []).append(rule)
     return {
         (*stage, level): tuple(level_rules)
@@ -174,7 +174,8 @@ def merge_addresses(groups: Iterable[tuple[Address, ...]]) -> tuple[Address, ...
     return tuple(sorted({address for group in groups for address in group}, key=str))
 
 
-def _stage(rule: LocalRule) -> pipeline.PolicyStage:
+def stage_of(rule: LocalRule) -> pipeline.PolicyStage:
+    """Return the stage in which a rule is evaluated."""
     if not rule.tier:
         return pipeline.PolicyStage.NETWORK_POLICY
     return pipeline.PolicyStage.BASELINE if rule.tier == BASELINE else pipeline.PolicyStage.TIERS

@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_address
 
 from mcagent.dataplane.netlink import connection as nl
-from mcagent.dataplane.netlink.connection import NetlinkRequest, NetlinkSocket, attributes, number, pack
+from mcagent.dataplane.netlink.connection import (
+    NetlinkRefusal,
+    NetlinkRequest,
+    NetlinkSocket,
+    attributes,
+    number,
+    pack,
+)
 from mcagent.model.dataplane.resources import Route, RouteType, Rule
 from mcagent.model.net import Address, Network
 
@@ -21,6 +28,7 @@ RTA_CACHEINFO, RTA_TABLE, RTA_VIA, RTA_PREF = 12, 15, 18, 20
 RTAX_MTU = 2
 RTN_UNSPEC, RTN_UNICAST, RTN_UNREACHABLE, RTN_THROW = 0, 1, 7, 9
 RTNH_F_ONLINK = 4
+RTM_F_LOOKUP_TABLE = 0x1000  # asks for the table of an IPv4 route; those of IPv6 have it, and refuse the flag
 RT_TABLE_COMPAT, RT_TABLE_MAIN = 252, 254
 RTPROT_KERNEL = 2
 RTPROT_BOOT, RTPROT_STATIC, RTPROT_DHCP = 3, 4, 16  # of administrators: ip(8), network managers, DHCP clients
@@ -150,6 +158,14 @@ def read_routes(socket: NetlinkSocket, table: int, protocol: int = 0) -> Iterato
         for route in map(parse_route, dump_routes(socket, family, table, protocol)):
             if route.table == table and protocol in {0, route.protocol}:
                 yield route
+
+
+def route_to(socket: NetlinkSocket, address: Address) -> RawRoute | None:
+    """Return the route by which the kernel sends to an address; None: it has none. Raises BackendError."""
+    flags = RTM_F_LOOKUP_TABLE if address.version == 4 else 0
+    header = RTMSG.pack(nl.family(address), 8 * len(address.packed), 0, 0, 0, 0, 0, 0, flags)
+    answer = socket.get(nl.RTM_GETROUTE, header + pack({RTA_DST: address.packed}))
+    return None if isinstance(answer, NetlinkRefusal) else parse_route(answer)
 
 
 def leads_to_network(payload: bytes) -> bool:

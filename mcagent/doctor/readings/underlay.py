@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
@@ -11,10 +9,9 @@ from pathlib import Path
 
 from mcagent.api.status import Status
 from mcagent.core.fragments.kernel import OVERHEAD, WIREGUARD_OVERHEAD, largest_mtu
-from mcagent.dataplane.netlink import connection as nl
-from mcagent.dataplane.netlink.connection import NetlinkRefusal, NetlinkSocket, attributes, number, pack
-from mcagent.dataplane.netlink.links import read_addresses, read_link
-from mcagent.dataplane.netlink.routes import RTA_DST, RTA_OIF, RTA_TABLE, RTMSG
+from mcagent.dataplane.netlink.connection import NetlinkSocket
+from mcagent.dataplane.netlink.links import RawLink, read_addresses, read_link
+from mcagent.dataplane.netlink.routes import RawRoute, route_to
 from mcagent.doctor.examined import ExaminedNode
 from mcagent.doctor.readings.probe import ProbedPath, probe_paths
 from mcagent.doctor.readings.switch import switch
@@ -23,7 +20,6 @@ from mcagent.model.errors import BackendError
 from mcagent.model.net import Address
 
 SYSCTL = Path("/proc/sys/net/ipv4")
-_LOOKUP_TABLE = 0x1000  # RTM_F_LOOKUP_TABLE: say which table it was (linux/rtnetlink.h)
 _TUNNEL_ENDS = 240  # least first byte of addresses outside of the underlay (mcagent.core.addresses.underlay)
 
 
@@ -79,12 +75,10 @@ def underlay(node: ExaminedNode) -> Underlay:
     """Read the devices of the calling thread's namespace. Raises BackendError."""
     node.progress("the kernel")
     addresses, config = node.read(peers), node.config
-    own = _own_address(addresses)
     with closing(NetlinkSocket()) as netlink:
         host = read_link(netlink, config.host_port)
-        index = next((entry.index for entry in read_addresses(netlink) if entry.address == own), 0)
-        index = index or next((device for peer in addresses if (device := lookup(netlink, peer)[0])), 0)
-        link = read_link(netlink, index=index) if index else None
+        route = next(filter(None, (route_to(netlink, address) for address in addresses)), None)
+        link = _uplink(netlink, route) if route is not None else None
     if link is None:
         return Underlay(host_mtu=config.mtu or host.state.mtu if host is not None else 0)
     ports = (tunnel.port for tunnel in node.read(switch).tunnels)
@@ -119,17 +113,6 @@ def paths(node: ExaminedNode) -> tuple[ProbedPath, ...]:
     return probe_paths(sizes)
 
 
-def lookup(netlink: NetlinkSocket, address: Address) -> tuple[int, int]:
-    """Look up the device and table of the kernel's route to an address; 0, 0 if it has none."""
-    length = 8 * len(address.packed)
-    header = RTMSG.pack(nl.family(address), length, 0, 0, 0, 0, 0, 0, _LOOKUP_TABLE)
-    answer = netlink.get(nl.RTM_GETROUTE, header + pack({RTA_DST: address.packed}))
-    if isinstance(answer, NetlinkRefusal):
-        return 0, 0
-    route = attributes(answer, RTMSG.size)
-    return number(route.get(RTA_OIF)), number(route.get(RTA_TABLE))
-
-
 def read_file(path: Path) -> str:
     """Return the text of a file of /proc. Raises BackendError."""
     try:
@@ -143,14 +126,8 @@ def _rp_filter_of_all() -> int:
     return int(text) if text.isdecimal() else 0
 
 
-def _own_address(towards: Iterable[Address]) -> Address | None:
-    """Return the source address to the first of these to which this Node has a route."""
-    for address in towards:
-        family = socket.AF_INET if address.version == 4 else socket.AF_INET6
-        with socket.socket(family, socket.SOCK_DGRAM) as datagrams:
-            try:
-                datagrams.connect((str(address), 9))  # sends nothing
-            except OSError:
-                continue
-            return ip_address(datagrams.getsockname()[0])
-    return None
+def _uplink(netlink: NetlinkSocket, route: RawRoute) -> RawLink | None:
+    """Return the device with the source address of a route, else that of the route. Raises BackendError."""
+    own = (entry.index for entry in read_addresses(netlink) if entry.address == route.source)
+    index = next(own, route.oif)
+    return read_link(netlink, index=index) if index else None

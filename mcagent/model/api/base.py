@@ -28,6 +28,8 @@ def _api_name(name: str) -> str:
 class ApiPart(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, rename=_api_name):
     """A JSON object with known fields. What is absent or null has the field's default."""
 
+    IS_PATCH: ClassVar[bool] = False  # made by `patches.patch`
+
 
 class Fault:
     """Which fields of an object were left out, as errors, in order. No JSON value can be decoded into one."""
@@ -173,7 +175,7 @@ def condition_of(conditions: Sequence[Condition], kind: str) -> Condition:
 
 
 def as_json(value: Any) -> Any:
-    """Return an object, a part of one, or a list of parts as the JSON that is written, without its fault."""
+    """Return an object, a part of one, or a list of parts as JSON, without its fault; lists are tuples."""
     if isinstance(value, ApiObject) and value.fault is not None:
         value = msgspec.structs.replace(value, fault=None)
-    return msgspec.json.decode(msgspec.json.encode(value))
+    return msgspec.to_builtins(value, enc_hook=dict)

@@ -13,6 +13,7 @@ from fractions import Fraction
 
 from flows.pipeline import declaration as d
 from flows.pipeline import entries as e
+from flows.simulator.groups import ONWARD, WHOLE, shares
 from mcagent.core.imported_services import imported_services
 from mcagent.model.config import Config, GatewayMode
 from mcagent.model.dataplane.facts import Facts
@@ -24,7 +25,6 @@ from mcagent.model.plan import Desired
 from mcagent.observe.wireguard import ends_of
 from mcagent.trace.simulator import SimulatedNode, simulate, with_assumed_wireguard
 from mcagent.trace.whatif.assumptions import World
-from mcagent.trace.whatif.shares import ONWARD, WHOLE, shares
 
 WORKERS = ""  # the place of all Nodes that are not gateways
 

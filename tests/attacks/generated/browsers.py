@@ -73,13 +73,13 @@ class BrowserRequest:
     @property
     def headers(self) -> dict[str, str]:
         """The headers that are given."""
-        given = {
+        headers = {
             "Host": self.host,
             "Origin": self.origin,
             "Sec-Fetch-Site": self.fetch_site,
             "Authorization": f"Bearer {self.token}" if self.token else "",
         }
-        return {name: text for name, text in given.items() if text}
+        return {name: text for name, text in headers.items() if text}
 
     @property
     def of_another_site(self) -> bool:

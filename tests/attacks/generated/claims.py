@@ -26,7 +26,7 @@ from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.kube.source import RawObject
 from tests.attacks.generated.cluster_sets import Limits, account_of
 from tests.attacks.generated.search import AttackClass
-from tests.unit.leader_world import FLAT, Leader, cluster_info, gateway_of, reporting
+from tests.worlds.leader_world import FLAT, Leader, cluster_info, gateway_of, reporting
 
 KEYS = {
     "attacker": "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
@@ -258,8 +258,8 @@ class ClaimsWorld:
 
     def lost(self) -> str:
         """Return what the victim or an honest member has not, in words; "" if they have everything."""
-        told = self.imported("victim")
-        if told.get("serviceCIDR") != SERVICE_CIDRS["victim"] or told.get("podCIDRs") != [VICTIM_PODS]:
+        claim = self.imported("victim")
+        if claim.get("serviceCIDR") != SERVICE_CIDRS["victim"] or claim.get("podCIDRs") != [VICTIM_PODS]:
             return "the victim has lost its CIDRs"
         if self.victims_gateway not in self.gateways("victim"):
             return f"the victim's gateway {self.victims_gateway} is refused"
@@ -273,8 +273,8 @@ class ClaimsWorld:
 
         `allowed`: the range in which it may have CIDRs; "": any private one.
         """
-        told = self.imported("attacker")
-        cidrs = [text for text in (told.get("serviceCIDR"), *(told.get("podCIDRs") or ())) if text]
+        claim = self.imported("attacker")
+        cidrs = [text for text in (claim.get("serviceCIDR"), *(claim.get("podCIDRs") or ())) if text]
         gateways_of_others = (self.victims_gateway, *map(gateway_of, HONEST))
         cidrs_of_others = (SERVICE_CIDRS[cluster] for cluster in ("victim", *HONEST))
         protected = [*cidrs_of_others, VICTIM_PODS, *gateways_of_others]
@@ -299,8 +299,8 @@ def _judge(attack: Claims) -> str:
     for step in attack.steps:
         had_everything = world.lost() == ""
         world.take(step)
-        if had_everything and not isinstance(step, FailOver) and (lost := world.lost()):
-            return f"{lost}, after: {step}"
+        if had_everything and not isinstance(step, FailOver) and (lost_claims := world.lost()):
+            return f"{lost_claims}, after: {step}"
     world.settle()
     return world.lost() or world.taken(attack.limits.value.allowed)
 

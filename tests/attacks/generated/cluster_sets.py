@@ -18,7 +18,7 @@ from mcagent.kube.credentials import token_kubeconfig
 from mcagent.kube.source import RawObject
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
-from tests.unit.leader_world import AREA
+from tests.worlds.leader_world import AREA
 
 LISTED = "10.30.0.0/15"  # which an administrator names
 OWN_CIDRS = ("10.96.0.0/12", "10.244.1.0/24")  # of the leader's own cluster: Services, Pods of a Node

@@ -20,7 +20,7 @@ from mcagent.core.policies.selection import select_rules
 from mcagent.model.config import Config
 from tests.attacks.generated.search import AttackClass
 from tests.attacks.test_policies import FROM_WEB, FROM_WEB_ANTREA, antrea_policy, identities, policy, snapshot
-from tests.policy_manifests import NODE
+from tests.worlds.policy_manifests import NODE
 
 LIMIT = 100  # flows of the policies of a Namespace
 VICTIM = range(300, 303)  # identities of the victim's cluster

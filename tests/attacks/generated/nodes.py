@@ -41,7 +41,7 @@ from tests.attacks.generated.places import (
     pod_address,
     service_address,
 )
-from tests.unit import core_inputs as inputs
+from tests.worlds import core_inputs as inputs
 
 Weakening = Callable[[Resource], Resource | None]
 _weakenings: list[Weakening] = []

@@ -29,9 +29,9 @@ from tests.attacks.generated.search import AttackClass
 from tests.attacks.test_access_users import POD, host_pod, served
 from tests.attacks.test_policies import MESSAGE, antrea_policy, policy, snapshot
 from tests.attacks.test_quotas import POLICIES_ON, Tenants, pod, spaces
-from tests.policy_manifests import NODE
-from tests.unit.core_inputs import addresses, endpoint, meta
 from tests.unit.test_policy_rules import CLUSTER_IDS, ENV
+from tests.worlds.core_inputs import addresses, endpoint, meta
+from tests.worlds.policy_manifests import NODE
 
 # --- A8: policies of a tenant that cost too much ---------------------------------------------------------------
 
@@ -196,12 +196,12 @@ class Slice:
 
     def __str__(self) -> str:
         places = ", ".join(
-            f"{one.addresses[0]}:{self.port} (targetRef: {f'Pod {one.pod}' if one.pod else 'none'})"
-            for one in self.endpoints
+            f"{endpoint.addresses[0]}:{self.port} (targetRef: {f'Pod {endpoint.pod}' if endpoint.pod else 'none'})"
+            for endpoint in self.endpoints
         )
         pods = ", ".join(
-            f"{one.meta.key} {'in the host network of' if one.host_ips else 'with'} {(*one.host_ips, *one.ips)[0]}"
-            for one in self.pods
+            f"{pod.meta.key} {'in the host network of' if pod.host_ips else 'with'} {(*pod.host_ips, *pod.ips)[0]}"
+            for pod in self.pods
         )
         return f"an EndpointSlice in Namespace default with {places}; Pods: {pods or 'none'}"
 
@@ -227,7 +227,7 @@ def _slices(draw: st.DrawFn) -> Slice:
 
 def _judge_slice(attack: Slice) -> str:
     places, _ = served(attack.port, *attack.endpoints, pods=attack.pods)
-    references = {str(one.addresses[0]): one.pod for one in attack.endpoints}
+    references = {str(endpoint.addresses[0]): endpoint.pod for endpoint in attack.endpoints}
     for place in sorted(places):
         text = place.partition(":")[0]
         address = IPv4Address(text)
@@ -238,11 +238,11 @@ def _judge_slice(attack: Slice) -> str:
         if attack.port in KUBERNETES_PORTS:
             return f"other clusters reach a component of Kubernetes at {place}"
         behind = [
-            one
-            for one in attack.pods
-            if one.meta.namespace == "default"
-            and one.meta.name == references[text]
-            and address in (*one.host_ips, *one.ips)
+            endpoint
+            for endpoint in attack.pods
+            if endpoint.meta.namespace == "default"
+            and endpoint.meta.name == references[text]
+            and address in (*endpoint.host_ips, *endpoint.ips)
         ]
         if not behind:
             return f"other clusters reach {place} of a Node, where no Pod of the Namespace is in the host network"

@@ -18,11 +18,11 @@ from mcagent.controller.settings import MemberSettings, ReplicatedPolicies
 from mcagent.kube.source import RawObject
 from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
-from tests import policy_oracle
 from tests.attacks.generated.search import AttackClass
 from tests.attacks.test_replicated_policies import ISOLATED, POLICIES, cluster_wide, member_with_owner, planted
-from tests.unit.member_world import AREA, north_of
 from tests.unit.test_kubernetes_policies import started
+from tests.worlds import policy_oracle
+from tests.worlds.member_world import AREA, north_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,13 +61,13 @@ def _pod_packets(draw: st.DrawFn) -> PodPacket:
     place = draw(st.sampled_from(PLACES))
     neighbours = [places.pod_address(place.cluster, place.node, host) for host in PODS]
     elsewhere = [places.pod_address(cluster, node) for cluster in CLUSTERS for node in NODES]
-    others = [cluster for cluster in CLUSTERS if cluster != place.cluster]
+    other_clusters = [cluster for cluster in CLUSTERS if cluster != place.cluster]
     protocol = draw(st.sampled_from((IP_UDP, IP_TCP, IP_ICMP)))
     is_icmp = protocol == IP_ICMP
     packet = Packet(
         in_port=1,
         src=draw(st.sampled_from(neighbours) | st.sampled_from([*elsewhere, *packets.ELSEWHERE])),
-        dst=draw(st.sampled_from(packets.addresses(*others))),
+        dst=draw(st.sampled_from(packets.addresses(*other_clusters))),
         proto=protocol,
         src_port=0 if is_icmp else 40000,
         dst_port=0 if is_icmp else draw(st.sampled_from((POD_PORT, SERVICE_PORT))),

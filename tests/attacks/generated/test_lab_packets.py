@@ -15,7 +15,7 @@ from flows.pipeline import tables as t
 from flows.simulator import SimulatedSwitch
 from tests.attacks.generated.lab_packets import PacketRange, packet_classes
 from tests.attacks.generated.search import search
-from tests.labs import MakeLab
+from tests.worlds.labs import MakeLab
 
 pytestmark = pytest.mark.datapath
 BATCHES = 6  # `make attacks BUDGET=5m` has more

@@ -153,8 +153,8 @@ def connections(way: Way, seconds: float) -> int:
         count = 0
         stop = time.monotonic() + seconds
         while time.monotonic() < stop:
-            with socket.create_connection((way.server, POD_PORT), timeout=5) as one:
-                one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # no TIME-WAIT
+            with socket.create_connection((way.server, POD_PORT), timeout=5) as sock:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # no TIME-WAIT
             count += 1
         return count
 
@@ -178,10 +178,10 @@ def measure(lab: Lab, way: Way, seconds: float, names: Container[str]) -> Number
     """Return the numbers of a path with these names, once."""
     numbers: Numbers = {}
     if "tcp1" in names:
-        worked, every = busy()
+        worked, idle_share = busy()
         numbers["tcp1"] = tcp(way, seconds, 1)
         after, later = busy()
-        numbers["cpu"] = (after - worked) / max(later - every, 1)
+        numbers["cpu"] = (after - worked) / max(later - idle_share, 1)
     if "tcp8" in names:
         numbers["tcp8"] = tcp(way, seconds, 8)
     if "udp" in names:

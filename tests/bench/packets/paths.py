@@ -136,9 +136,9 @@ def paths(lab: Lab) -> list[Way]:
     for suffix, source in zip(("", "+snat"), (east, *lab.topology.clusters[2:]), strict=False):
         first, last = source.gateways[0], source.workers[0]
         gates = tuple(node.name for node in (*source.gateways, *west.gateways))
-        every = (last.name, *gates, worker.name)
+        all_paths = (last.name, *gates, worker.name)
         add(f"{BASE}{suffix}", first.pods[0], gateway.pods[0].address, *gates)
-        add(f"worker-worker{suffix}", last.pods[0], worker.pods[0].address, *every)
+        add(f"worker-worker{suffix}", last.pods[0], worker.pods[0].address, *all_paths)
         add_service(f"{BASE}{suffix}", first.pods[0], 0, *gates)
-        add_service(f"worker-worker{suffix}", last.pods[0], 1, *every)
+        add_service(f"worker-worker{suffix}", last.pods[0], 1, *all_paths)
     return ways

@@ -38,7 +38,7 @@ def summary(rounds: list[dict[str, Numbers]]) -> list[Result]:
 
 def quotients(own: Sequence[Numbers], base: Sequence[Numbers], item: Measure) -> list[float]:
     """Return how many times better a path is than another one, in each round."""
-    pairs = [(numbers[item.name], others[item.name]) for numbers, others in zip(own, base, strict=True)]
+    pairs = [(numbers[item.name], base_value[item.name]) for numbers, base_value in zip(own, base, strict=True)]
     return [value / other if item.more else other / value for value, other in pairs]
 
 

@@ -15,7 +15,7 @@ from mcagent.cli.main import main
 from mcagent.controller.admin.tokens import MEMBER_ROLE
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
-from tests.apiservers import Cluster
+from tests.worlds.apiservers import Cluster
 
 RBAC = "rbac.authorization.k8s.io"
 GROUP = "multicluster.crd.antrea.io"

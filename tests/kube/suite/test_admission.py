@@ -17,8 +17,8 @@ import pytest
 from devtools.lab import certificates
 from devtools.waiting import wait_until
 from mcagent.kube.errors import ApiRefusalError
-from tests.apiservers import Cluster, refusal
 from tests.kube.access import account, gateway, grant, rule, token_of
+from tests.worlds.apiservers import Cluster, refusal
 
 pytestmark = pytest.mark.apiserver
 
@@ -72,7 +72,7 @@ def webhook(cluster: Cluster) -> Iterator[Webhook]:
 
 @contextmanager
 def configured(
-    cluster: Cluster, hook: Webhook, prefix: str = "test", *, operations: str = "*", **more: Any
+    cluster: Cluster, hook: Webhook, prefix: str = "test", *, operations: str = "*", **fields: Any
 ) -> Iterator[None]:
     """Have the server ask a webhook about Gateways of the namespace (or what `more` says)."""
     name = f"{cluster.namespace}.{prefix}.mcagent"
@@ -80,7 +80,7 @@ def configured(
     rules = [
         {"apiGroups": [GROUP], "apiVersions": ["v1alpha1"], "resources": ["gateways"], "operations": [operations]}
     ]
-    asked = {
+    webhook = {
         "name": name,
         "clientConfig": {"url": hook.url, "caBundle": hook.bundle},
         "rules": rules,
@@ -90,7 +90,7 @@ def configured(
         "timeoutSeconds": 5,
     }
     head = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration"}
-    body = {**head, "metadata": {"name": name}, "webhooks": [asked | more]}
+    body = {**head, "metadata": {"name": name}, "webhooks": [webhook | fields]}
     path = f"{BASE}/validatingwebhookconfigurations"
     cluster.client.request("POST", path, body=body)
     try:
@@ -182,8 +182,8 @@ def test_a_delete_can_be_refused(cluster: Cluster, webhook: Webhook) -> None:
         assert "kept" in str(cluster.refused("DELETE", f"{cluster.gateways}/a"))
         if cluster.server.kind != "embedded":
             assert "kept" in str(cluster.refused("DELETE", cluster.gateways))
-        found = cluster.client.request("GET", f"{cluster.gateways}/a")
-        assert "deletionTimestamp" not in found["metadata"]
+        gateway = cluster.client.request("GET", f"{cluster.gateways}/a")
+        assert "deletionTimestamp" not in gateway["metadata"]
 
 
 def test_rules_choose(cluster: Cluster, webhook: Webhook) -> None:
@@ -276,9 +276,9 @@ def test_a_webhook_that_is_away(cluster: Cluster, webhook: Webhook, policy: str)
     with configured(cluster, away, failurePolicy="Fail"):
 
         def refused() -> bool:
-            told = refusal(cluster.client, "APPLY", f"{cluster.gateways}/b", gateway("b"), fieldManager="tests")
-            assert told is None or told.code == 500, str(told)
-            return told is not None and "failed calling webhook" in str(told)
+            error = refusal(cluster.client, "APPLY", f"{cluster.gateways}/b", gateway("b"), fieldManager="tests")
+            assert error is None or error.code == 500, str(error)
+            return error is not None and "failed calling webhook" in str(error)
 
         wait_until(refused, "the webhook to be missed", timeout=20)
 
@@ -290,9 +290,9 @@ def test_an_untrusted_webhook_is_not_believed(cluster: Cluster, webhook: Webhook
     with configured(cluster, wrong):
 
         def refused() -> bool:
-            told = refusal(cluster.client, "APPLY", f"{cluster.gateways}/a", gateway("a"), fieldManager="tests")
-            assert told is None or told.code == 500, str(told)
-            return told is not None and "failed calling webhook" in str(told)
+            error = refusal(cluster.client, "APPLY", f"{cluster.gateways}/a", gateway("a"), fieldManager="tests")
+            assert error is None or error.code == 500, str(error)
+            return error is not None and "failed calling webhook" in str(error)
 
         wait_until(refused, "the webhook to be refused", timeout=20)
     assert webhook.asked == []
@@ -320,10 +320,10 @@ def test_a_write_that_was_overtaken_is_asked_about_again(cluster: Cluster, webho
             thread.start()
         for thread in threads:
             thread.join()
-        found = cluster.client.request("GET", f"{cluster.gateways}/a")["metadata"]["annotations"]
-    assert found == {f"k{number}": "v" for number in range(8)}
+        annotations = cluster.client.request("GET", f"{cluster.gateways}/a")["metadata"]["annotations"]
+    assert annotations == {f"k{number}": "v" for number in range(8)}
     seen = [question["object"]["metadata"].get("annotations", {}) for question in webhook.asked]
-    assert found in seen
+    assert annotations in seen
 
 
 @pytest.mark.real_only(reason="admission policies are CEL, which the embedded server does not evaluate")
@@ -346,9 +346,9 @@ def test_an_admission_policy_is_enforced(cluster: Cluster) -> None:
             cluster.client.request("POST", f"{BASE}/{plural}", body=head | {"kind": kind, "spec": body})
 
         def refused() -> bool:
-            told = refusal(cluster.client, "POST", cluster.gateways, gateway("a"), dryRun="All")
-            assert told is None or told.code == 422, str(told)
-            return told is not None and "a gatewayIP is needed" in str(told)
+            error = refusal(cluster.client, "POST", cluster.gateways, gateway("a"), dryRun="All")
+            assert error is None or error.code == 422, str(error)
+            return error is not None and "a gatewayIP is needed" in str(error)
 
         wait_until(refused, "the policy to be in force", timeout=30)
         cluster.create(cluster.gateways, "a", gatewayIP="10.0.0.1")

@@ -1,4 +1,4 @@
-"""`deploy/admission-policies.yaml` and the leader's webhook on a real API server: tests/admission_cases.py.
+"""`deploy/admission-policies.yaml` and the leader's webhook on a real API server: tests/worlds/admission_cases.py.
 
 The webhook is the one of `deploy/leader.yaml`, with its rules and matchConditions; the server looks up the case's
 world instead of the API server's objects.
@@ -30,9 +30,9 @@ from mcagent.controller.webhook.server import WebhookServer
 from mcagent.http.certificates import context_of
 from mcagent.kube.client import Client
 from mcagent.kube.source import RawObject
-from tests.admission_cases import ADMIN, CASES, GC, Case, Why
-from tests.admission_objects import AREA, a_gateway, a_service, an_announce, put, sa
-from tests.apiservers import Cluster, Server, leave_out
+from tests.worlds.admission_cases import ADMIN, CASES, GC, Case, Why
+from tests.worlds.admission_objects import AREA, a_gateway, a_service, an_announce, put, sa
+from tests.worlds.apiservers import Cluster, Server, leave_out
 
 BASE = "/apis/admissionregistration.k8s.io/v1"
 GROUP = "multicluster.crd.antrea.io"

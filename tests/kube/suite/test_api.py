@@ -15,7 +15,7 @@ from mcagent.kube.source import EventType, WatchEvent, object_key
 from mcagent.kube.sources.informer import Informer, Timing
 from mcagent.model.api.base import ApiObject, as_json
 from mcagent.model.objects import Kind
-from tests.apiservers import Cluster
+from tests.worlds.apiservers import Cluster
 
 pytestmark = pytest.mark.apiserver
 
@@ -34,9 +34,11 @@ def names(answer: Any) -> list[str]:
 
 def test_create_and_get(cluster: Cluster) -> None:
     """The server gives uid, version and time; lists are of their kind, their items without one."""
-    made = cluster.create(cluster.configmaps, "a", data={"k": "v"})
-    assert {"uid", "resourceVersion", "creationTimestamp", "name", "namespace"} <= made["metadata"].keys()
-    assert cluster.client.request("GET", f"{cluster.configmaps}/a")["metadata"]["uid"] == made["metadata"]["uid"]
+    created = cluster.create(cluster.configmaps, "a", data={"k": "v"})
+    assert {"uid", "resourceVersion", "creationTimestamp", "name", "namespace"} <= created["metadata"].keys()
+    assert (
+        cluster.client.request("GET", f"{cluster.configmaps}/a")["metadata"]["uid"] == created["metadata"]["uid"]
+    )
     listed = cluster.client.request("GET", cluster.gateways)
     assert (listed["kind"], listed["items"]) == ("GatewayList", [])
     assert listed["metadata"]["resourceVersion"]
@@ -46,7 +48,7 @@ def test_refusals_are_typed(cluster: Cluster) -> None:
     """Each kind of refusal has its code and reason."""
     cluster.create(cluster.configmaps, "a")
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}
-    told = [
+    refusals = [
         cluster.refused("POST", cluster.configmaps, body),
         cluster.refused("GET", f"{cluster.configmaps}/none"),
         cluster.refused("PUT", f"{cluster.configmaps}/none", body | {"metadata": {"name": "none"}}),
@@ -54,7 +56,7 @@ def test_refusals_are_typed(cluster: Cluster) -> None:
         cluster.refused("POST", cluster.configmaps, body | {"kind": "Secret"}),
         cluster.refused("GET", cluster.configmaps, labelSelector="a("),
     ]
-    assert [(error.code, error.reason) for error in told] == [
+    assert [(error.code, error.reason) for error in refusals] == [
         (409, "AlreadyExists"),
         (404, "NotFound"),
         (404, "NotFound"),
@@ -87,17 +89,17 @@ def test_a_write_without_effect_makes_no_version(cluster: Cluster) -> None:
 
 def test_status_subresource(cluster: Cluster) -> None:
     """The object's path never writes the status, the subresource nothing else."""
-    made = cluster.create(cluster.gateways, "n1", gatewayIP="10.0.0.1", status={"conditions": []})
-    assert "status" not in made
+    created = cluster.create(cluster.gateways, "n1", gatewayIP="10.0.0.1", status={"conditions": []})
+    assert "status" not in created
     condition = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
-    told = cluster.patch(
+    patched = cluster.patch(
         f"{cluster.gateways}/n1/status", {"gatewayIP": "10.9.9.9", "status": {"conditions": [condition]}}
     )
-    assert told["gatewayIP"] == "10.0.0.1"
-    assert told["status"]["conditions"][0]["type"] == "Ready"
-    assert told["metadata"]["generation"] == 1
+    assert patched["gatewayIP"] == "10.0.0.1"
+    assert patched["status"]["conditions"][0]["type"] == "Ready"
+    assert patched["metadata"]["generation"] == 1
     kept = cluster.patch(f"{cluster.gateways}/n1", {"gatewayIP": "10.0.0.2", "status": None})
-    assert kept["status"] == told["status"]
+    assert kept["status"] == patched["status"]
 
 
 def test_finalizers(cluster: Cluster) -> None:
@@ -202,9 +204,9 @@ def test_pages(cluster: Cluster) -> None:
     first = cluster.client.request("GET", cluster.gateways, {"limit": "2"})
     cluster.client.request("DELETE", f"{cluster.gateways}/n3")
     token = first["metadata"]["continue"]
-    rest = cluster.client.request("GET", cluster.gateways, {"limit": "5", "continue": token})
-    assert names(first) + names(rest) == [f"n{number}" for number in range(5)]
-    assert not rest["metadata"].get("continue")
+    page = cluster.client.request("GET", cluster.gateways, {"limit": "5", "continue": token})
+    assert names(first) + names(page) == [f"n{number}" for number in range(5)]
+    assert not page["metadata"].get("continue")
 
 
 def test_patches(cluster: Cluster) -> None:
@@ -251,8 +253,8 @@ def test_large_objects(cluster: Cluster, size: int, code: int, message: str) -> 
 def test_dry_run_changes_nothing(cluster: Cluster) -> None:
     """dryRun=All answers as if, and stores nothing."""
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}
-    made = cluster.client.request("POST", cluster.configmaps, {"dryRun": "All"}, body=body)
-    assert made["metadata"]["uid"]
+    created = cluster.client.request("POST", cluster.configmaps, {"dryRun": "All"}, body=body)
+    assert created["metadata"]["uid"]
     assert cluster.refused("GET", f"{cluster.configmaps}/a").code == 404
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mcagent.kube.errors import ApiRefusalError
-from tests.apiservers import Cluster
+from tests.worlds.apiservers import Cluster
 
 pytestmark = pytest.mark.real_only  # in the embedded server fields have no owners
 

@@ -25,9 +25,9 @@ from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
-from tests.apiservers import SERVICE_CIDR, Cluster, collection
-from tests.objects import Objects
-from tests.settled import settled
+from tests.worlds.apiservers import SERVICE_CIDR, Cluster, collection
+from tests.worlds.objects import Objects
+from tests.worlds.settled import settled
 
 MEMBER_EXAMPLE = Path(__file__).parents[3] / "deploy/examples/member-east-clusterset.yaml"
 RIGHTS = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "Lease")
@@ -205,14 +205,14 @@ class World(Objects):
     def slices(self) -> list[Any]:
         """Return the EndpointSlices that the member made."""
         query = {"labelSelector": "endpointslice.kubernetes.io/managed-by=controller.mcagent.io"}
-        found: list[Any] = self.client.request("GET", object_path(Kind.ENDPOINT_SLICE, self.shop), query)["items"]
-        return found
+        slices: list[Any] = self.client.request("GET", object_path(Kind.ENDPOINT_SLICE, self.shop), query)["items"]
+        return slices
 
     def conditions(self, kind: Kind, name: str, namespace: str) -> dict[str, str]:
         """Return the status of each condition of an object."""
         raw = self.get(kind, name, namespace)
-        found = raw.get("status", {}).get("conditions", []) if raw else []
-        return {item["type"]: item["status"] for item in found}
+        conditions = raw.get("status", {}).get("conditions", []) if raw else []
+        return {item["type"]: item["status"] for item in conditions}
 
 
 GOOD = {"Valid": "True", "Ready": "True", "Conflict": "False"}  # conditions of a ServiceExport
@@ -221,16 +221,16 @@ GOOD = {"Valid": "True", "Ready": "True", "Conflict": "False"}  # conditions of 
 @pytest.fixture
 def world(cluster: Cluster) -> Iterator[World]:
     """Give the namespaces; afterwards all that was made in them, and the Node, goes."""
-    made = World(cluster)
-    yield made
-    for engine in made.engines.values():
+    world = World(cluster)
+    yield world
+    for engine in world.engines.values():
         assert engine.stop()
         assert not engine.dead()
-    made.delete(Kind.NODE, made.node)
-    for name in (made.area, made.shop):
-        made.delete(Kind.NAMESPACE, name)
-    for path in made.cluster_scoped:
-        made.client.request("DELETE", path)
+    world.delete(Kind.NODE, world.node)
+    for name in (world.area, world.shop):
+        world.delete(Kind.NAMESPACE, name)
+    for path in world.cluster_scoped:
+        world.client.request("DELETE", path)
 
 
 def soon(condition: Callable[[], object], what: str) -> None:
@@ -268,15 +268,15 @@ def there_and_back(world: World) -> None:
     imported = world.get(Kind.SERVICE, "antrea-mc-web", world.shop)
     assert imported["spec"]["ports"] == [{"name": "http", "port": 80, "protocol": "TCP", "targetPort": 80}]
     assert imported["spec"]["sessionAffinity"] == "ClientIP"
-    (made,) = world.slices()
-    assert [item["addresses"] for item in made["endpoints"]] == [["10.10.1.1"]]  # its own Pod, see own_endpoints
+    (slices,) = world.slices()
+    assert [item["addresses"] for item in slices["endpoints"]] == [["10.10.1.1"]]  # its own Pod, see own_endpoints
 
     def told() -> tuple[list[str], list[dict[str, str]]]:
-        found = world.get(Kind.SERVICE_IMPORT, "web", world.shop)
-        return found["spec"]["ips"], found.get("status", {}).get("clusters", [])
+        service_import = world.get(Kind.SERVICE_IMPORT, "web", world.shop)
+        return service_import["spec"]["ips"], service_import.get("status", {}).get("clusters", [])
 
-    wanted = ([world.address("antrea-mc-web")], [{"cluster": "north"}])
-    soon(lambda: told() == wanted, "the ServiceImport to have the address, and its status the cluster")
+    expected = ([world.address("antrea-mc-web")], [{"cluster": "north"}])
+    soon(lambda: told() == expected, "the ServiceImport to have the address, and its status the cluster")
     soon(lambda: world.get(Kind.ENDPOINTS, "antrea-mc-web", world.shop), "the Endpoints")
     subsets = world.get(Kind.ENDPOINTS, "antrea-mc-web", world.shop)["subsets"]
     assert subsets[0]["addresses"] == [{"ip": "10.10.1.1"}]
@@ -338,7 +338,7 @@ def test_a_second_look_writes_nothing(world: World) -> None:
     world.engines.clear()
 
     def versions() -> dict[str, str]:
-        found = {}
+        all_versions = {}
         for kind, namespace in (
             (Kind.SERVICE, world.shop),
             (Kind.ENDPOINT_SLICE, world.shop),
@@ -349,8 +349,8 @@ def test_a_second_look_writes_nothing(world: World) -> None:
             (Kind.RESOURCE_IMPORT, world.area),
         ):
             for item in world.client.request("GET", object_path(kind, namespace))["items"]:
-                found[f"{kind} {item['metadata']['name']}"] = item["metadata"]["resourceVersion"]
-        return found
+                all_versions[f"{kind} {item['metadata']['name']}"] = item["metadata"]["resourceVersion"]
+        return all_versions
 
     before = versions()
     world.start_both()

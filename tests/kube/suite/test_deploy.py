@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from mcagent.kube.errors import ApiRefusalError
-from tests.apiservers import Server, collection
+from tests.worlds.apiservers import Server, collection
 
 ROOT = Path(__file__).parents[3] / "deploy"
 
@@ -30,5 +30,5 @@ def test_a_real_api_server_takes_every_manifest(server: Server, role: str) -> No
                     raise
             continue
         query = {"dryRun": "All", "fieldValidation": "Strict"}
-        made = server.client.request("POST", collection(server.client, manifest), query, body=manifest)
-        assert made["metadata"]["name"] == meta["name"]
+        created = server.client.request("POST", collection(server.client, manifest), query, body=manifest)
+        assert created["metadata"]["name"] == meta["name"]

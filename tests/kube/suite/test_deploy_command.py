@@ -9,7 +9,7 @@ import pytest
 
 from mcagent.cli.main import main
 from mcagent.kube.source import RawObject
-from tests.apiservers import Cluster, collection
+from tests.worlds.apiservers import Cluster, collection
 
 pytestmark = pytest.mark.real_only  # the embedded server reads no CEL, which the webhooks have
 ONE_IMAGE = "registry.example/mcagent:2"
@@ -54,8 +54,8 @@ def there(cluster: Cluster, objects: list[RawObject]) -> list[str]:
     """Return which of these objects the server has."""
     have = []
     for obj in objects:
-        found = cluster.client.request("GET", collection(cluster.client, obj))["items"]
-        have += [obj for item in found if item["metadata"]["name"] == obj["metadata"]["name"]]
+        items = cluster.client.request("GET", collection(cluster.client, obj))["items"]
+        have += [obj for item in items if item["metadata"]["name"] == obj["metadata"]["name"]]
     return names(have)
 
 
@@ -64,21 +64,21 @@ def test_what_is_printed_is_applied_and_removed(
 ) -> None:
     """All is stored; applied again nothing changes, with another image four; after uninstall nothing is left."""
     objects = printed(cluster, area, capsys)
-    wanted = names(objects)
+    all_names = names(objects)
     assert deploy(cluster, area, "--apply", "--no-wait") == 0
-    assert there(cluster, objects) == wanted
+    assert there(cluster, objects) == all_names
     capsys.readouterr()
     assert deploy(cluster, area, "--apply", "--no-wait") == 0
     assert {line.split()[-1] for line in capsys.readouterr().err.splitlines() if " kept" not in line} == {
         "unchanged"
     }
     assert deploy(cluster, area, "--apply", "--no-wait", "--image", ONE_IMAGE) == 0
-    said = capsys.readouterr().err.splitlines()
-    assert sorted(line.split()[0] for line in said if line.endswith("changed") and "unchanged" not in line) == [
+    output = capsys.readouterr().err.splitlines()
+    assert sorted(line.split()[0] for line in output if line.endswith("changed") and "unchanged" not in line) == [
         *("DaemonSet", "DaemonSet", "Deployment", "Deployment")
     ]
     assert run(cluster, "uninstall", "--role", "all", "--leader-namespace", area, "--dry-run") == 0
-    assert there(cluster, objects) == wanted
+    assert there(cluster, objects) == all_names
     assert run(cluster, "uninstall", "--yes", "--role", "all", "--leader-namespace", area, "--timeout", "30") == 0
     assert there(cluster, objects) == []
 
@@ -87,9 +87,9 @@ def test_a_dry_run_stores_nothing(cluster: Cluster, area: str, capsys: pytest.Ca
     """The server checks every object; those in a Namespace that is not there yet cannot be checked."""
     objects = printed(cluster, area, capsys)
     assert deploy(cluster, area, "--dry-run") == 0
-    said = capsys.readouterr().err
-    assert f"Deployment {cluster.namespace}/mcagent-member created (dry run)" in said
-    assert f"Deployment {area}/mcagent-leader not checked: its Namespace is not there yet" in said
+    output = capsys.readouterr().err
+    assert f"Deployment {cluster.namespace}/mcagent-member created (dry run)" in output
+    assert f"Deployment {area}/mcagent-leader not checked: its Namespace is not there yet" in output
     assert there(cluster, objects) == []
 
 
@@ -101,9 +101,9 @@ def test_fields_that_others_set_are_not_taken_over(cluster: Cluster, capsys: pyt
     cluster.patch(path, {"spec": {"replicas": 3}})
     capsys.readouterr()
     assert run(cluster, "deploy", "--clusterid", "east", "--apply", "--no-wait") == 1
-    said = capsys.readouterr().err
-    assert f"Deployment {cluster.namespace}/mcagent-member has fields set by other managers" in said
-    assert ".spec.replicas" in said
+    output = capsys.readouterr().err
+    assert f"Deployment {cluster.namespace}/mcagent-member has fields set by other managers" in output
+    assert ".spec.replicas" in output
     assert run(cluster, "deploy", "--clusterid", "east", "--apply", "--no-wait", "--force") == 0
     assert cluster.client.request("GET", path)["spec"]["replicas"] == 2
 

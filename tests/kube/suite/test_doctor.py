@@ -14,7 +14,7 @@ from mcagent.doctor.checks.cluster.permissions import reviews
 from mcagent.doctor.checks.node.api import ask, needs
 from mcagent.doctor.examined import ExaminedCluster
 from mcagent.model.config import Config
-from tests.apiservers import Cluster
+from tests.worlds.apiservers import Cluster
 
 
 @pytest.mark.real_only
@@ -22,8 +22,12 @@ def test_the_shipped_role_is_all_that_the_agent_needs(cluster: Cluster) -> None:
     """Without it every right is named as missing; with it none is; the clock is told."""
     accounts = cluster.path("serviceaccounts")
     cluster.client.request("POST", accounts, body={"metadata": {"name": "mcagent-agent"}})
-    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
-    answer = cluster.client.request("POST", f"{accounts}/mcagent-agent/token", body=asked)
+    token_request = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {"expirationSeconds": 3600},
+    }
+    answer = cluster.client.request("POST", f"{accounts}/mcagent-agent/token", body=token_request)
     config = yaml.safe_load(cluster.server.kubeconfig.read_text())
     for user in config["users"]:
         user["user"] = {"token": answer["status"]["token"]}
@@ -34,8 +38,8 @@ def test_the_shipped_role_is_all_that_the_agent_needs(cluster: Cluster) -> None:
     assert abs(before.clock) < 5
     rbac = "/apis/rbac.authorization.k8s.io/v1"
     shipped = manifests.objects({Part.AGENT}, Site(namespace=cluster.namespace))
-    (role,) = (one for one in shipped if one["kind"] == "ClusterRole")
-    (binding,) = (one for one in shipped if one["kind"] == "ClusterRoleBinding")
+    (role,) = (rule for rule in shipped if rule["kind"] == "ClusterRole")
+    (binding,) = (rule for rule in shipped if rule["kind"] == "ClusterRoleBinding")
     name = f"{cluster.namespace}-agent"
     role["metadata"]["name"] = binding["metadata"]["name"] = binding["roleRef"]["name"] = name
     cluster.client.request("POST", f"{rbac}/clusterroles", body=role)
@@ -66,8 +70,8 @@ def test_a_cluster_is_read(cluster: Cluster) -> None:
         },
     )
     try:
-        seen = ExaminedCluster(cluster.client, Config(node_name="any"))
-        findings = examine(Scope.CLUSTER, seen)
+        examined = ExaminedCluster(cluster.client, Config(node_name="any"))
+        findings = examine(Scope.CLUSTER, examined)
     finally:
         cluster.client.request("DELETE", f"{path}/mcagent-member")
     assert not [finding for finding in findings if finding.reason == NOT_READ], findings
@@ -78,4 +82,4 @@ def test_a_cluster_is_read(cluster: Cluster) -> None:
         f"system:serviceaccount:{cluster.namespace}:mcagent-controller" in findings_by_check["permissions"].subject
     )
     assert findings_by_check["controller"].reason == "ControllerAway"
-    assert seen.read(reviews).checked > 50
+    assert examined.read(reviews).checked > 50

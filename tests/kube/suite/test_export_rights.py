@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.apiservers import Cluster, refusal
 from tests.kube.access import account, grant, token_of
+from tests.worlds.apiservers import Cluster, refusal
 
 pytestmark = pytest.mark.real_only  # the embedded server has no ServiceAccounts without rights on ServiceExports
 PAGE = Path(__file__).parents[3] / "docs/multicluster.md"

@@ -20,11 +20,11 @@ from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
-from tests.apiservers import Cluster, refusal
-from tests.controllers import Controller, controller
 from tests.kube.access import grant, rule, token_of
-from tests.objects import Objects
-from tests.unit.leader_world import announce, cluster_info, endpoints, service
+from tests.worlds.apiservers import Cluster, refusal
+from tests.worlds.controllers import Controller, controller
+from tests.worlds.leader_world import announce, cluster_info, endpoints, service
+from tests.worlds.objects import Objects
 
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 
@@ -62,13 +62,17 @@ class Area(Objects):
 
     def ready(self) -> int:
         """Return how many members are Ready."""
-        found = self.get(Kind.CLUSTER_SET, "set", self.cluster.namespace) or {}
-        return int(found.get("status", {}).get("readyClusters", -1))
+        cluster_set = self.get(Kind.CLUSTER_SET, "set", self.cluster.namespace) or {}
+        return int(cluster_set.get("status", {}).get("readyClusters", -1))
 
     def addresses(self, target: str) -> list[str]:
         """Return the imported endpoints of "namespace-name"."""
-        found = self.get(Kind.RESOURCE_IMPORT, f"{target}-endpoints", self.cluster.namespace)
-        return [a["ip"] for s in found["spec"]["endpoints"]["subsets"] for a in s["addresses"]] if found else []
+        resource_import = self.get(Kind.RESOURCE_IMPORT, f"{target}-endpoints", self.cluster.namespace)
+        return (
+            [a["ip"] for s in resource_import["spec"]["endpoints"]["subsets"] for a in s["addresses"]]
+            if resource_import
+            else []
+        )
 
     def verdict(self, name: str) -> dict[str, Any]:
         """Return the condition of an export, {} while there is none."""
@@ -132,11 +136,11 @@ def with_webhook(area: Area) -> Iterator[Controller]:
     head = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration"}
     settings = {"host": "127.0.0.1", "port": port, "certDir": str(area.directory / "pki")}
     with ExitStack() as stack:
-        found = stack.enter_context(area.run(webhook=settings, **FLAT))
+        process = stack.enter_context(area.run(webhook=settings, **FLAT))
         body = {**head, "metadata": {"name": name}, "webhooks": [hook]}
         area.cluster.client.request("POST", WEBHOOKS, body=body)
         stack.callback(area.cluster.client.request, "DELETE", f"{WEBHOOKS}/{name}")
-        yield found
+        yield process
 
 
 def test_a_member_cannot_claim_anothers_identity(area: Area) -> None:
@@ -145,9 +149,9 @@ def test_a_member_cannot_claim_anothers_identity(area: Area) -> None:
     for name in ("east", "west"):
         annotations = {"annotations": {"multicluster.antrea.io/cluster-id": name}}
         cluster.create(cluster.path("serviceaccounts"), name, metadata=annotations)
-    every = ("get", "list", "watch", "create", "update", "patch", "delete")
+    verbs = ("get", "list", "watch", "create", "update", "patch", "delete")
     for name in ("east", "west"):
-        grant(cluster, name, rule(*every, resources="memberclusterannounces resourceexports"))
+        grant(cluster, name, rule(*verbs, resources="memberclusterannounces resourceexports"))
     with (
         with_webhook(area) as leader,
         closing(cluster.server.as_token(token_of(cluster, "east"))) as east,
@@ -198,8 +202,8 @@ def test_sizes_and_names_at_their_limits(area: Area) -> None:
         area.write_all(service(cluster_id, target), endpoints(cluster_id, ["10.3.0.1"], target))
         soon(lambda: area.addresses(f"{long['namespace']}-{long['name']}") == ["10.3.0.1"], "the long name")
         soon(lambda: "message" in area.verdict("c2-default-nginx-endpoints"), "the younger to be told")
-        told = area.verdict("c2-default-nginx-endpoints")["message"]
-        assert "would be larger than an object may be" in told
+        message = area.verdict("c2-default-nginx-endpoints")["message"]
+        assert "would be larger than an object may be" in message
         assert set(ips["c1"]) <= set(area.addresses("default-nginx"))
         soon(leader.idle, "it to come to rest")
         assert leader.metric("mcagent_controller_refused_objects") == 0

@@ -8,7 +8,7 @@ import pytest
 
 from devtools.waiting import wait_until
 from mcagent.kube.errors import ApiRefusalError
-from tests.apiservers import Cluster, refusal
+from tests.worlds.apiservers import Cluster, refusal
 
 pytestmark = pytest.mark.apiserver
 
@@ -40,9 +40,9 @@ def test_nothing_is_created_in_no_namespace(cluster: Cluster) -> None:
 
 def test_a_namespace_is_labelled_with_its_name(cluster: Cluster) -> None:
     """Selectors of namespaces can go by the name."""
-    found = cluster.client.request("GET", f"/api/v1/namespaces/{cluster.namespace}")
-    assert found["metadata"]["labels"] == {"kubernetes.io/metadata.name": cluster.namespace}
-    assert found["status"]["phase"] == "Active"
+    namespace = cluster.client.request("GET", f"/api/v1/namespaces/{cluster.namespace}")
+    assert namespace["metadata"]["labels"] == {"kubernetes.io/metadata.name": cluster.namespace}
+    assert namespace["status"]["phase"] == "Active"
 
 
 def test_a_namespace_that_ends_takes_nothing_new(cluster: Cluster, other: str) -> None:
@@ -99,24 +99,24 @@ def test_a_deleted_object_with_finalizers(cluster: Cluster) -> None:
 def test_deletion_cannot_be_written(cluster: Cluster) -> None:
     """uid, creation and deletion time are the server's: what a writer says of them is passed over or refused."""
     metadata = {"deletionTimestamp": "2026-01-01T00:00:00Z", "generation": 7, "finalizers": ["example.org/a"]}
-    made = cluster.create(cluster.gateways, "a", metadata=metadata)
-    assert "deletionTimestamp" not in made["metadata"]
-    assert made["metadata"]["generation"] == 1
+    created = cluster.create(cluster.gateways, "a", metadata=metadata)
+    assert "deletionTimestamp" not in created["metadata"]
+    assert created["metadata"]["generation"] == 1
     path = f"{cluster.gateways}/a"
-    assert cluster.refused("PUT", path, made | {"metadata": made["metadata"] | {"uid": "other"}}).code == 409
-    renamed = made | {"metadata": made["metadata"] | {"name": "b"}}
+    assert cluster.refused("PUT", path, created | {"metadata": created["metadata"] | {"uid": "other"}}).code == 409
+    renamed = created | {"metadata": created["metadata"] | {"name": "b"}}
     assert cluster.refused("PUT", path, renamed).code in (400, 422)
     cluster.patch(path, {"metadata": {"finalizers": None}})
 
 
 def test_preconditions_of_a_delete(cluster: Cluster) -> None:
     """A delete can be bound to a uid and a version."""
-    made = cluster.create(cluster.gateways, "a")["metadata"]
+    created = cluster.create(cluster.gateways, "a")["metadata"]
     path = f"{cluster.gateways}/a"
     for wrong in ({"uid": "other"}, {"resourceVersion": "1"}):
-        told = cluster.refused("DELETE", path, {"preconditions": wrong})
-        assert (told.code, told.reason) == (409, "Conflict")
-    right = {"uid": made["uid"], "resourceVersion": made["resourceVersion"]}
+        error = cluster.refused("DELETE", path, {"preconditions": wrong})
+        assert (error.code, error.reason) == (409, "Conflict")
+    right = {"uid": created["uid"], "resourceVersion": created["resourceVersion"]}
     cluster.client.request("DELETE", path, body={"preconditions": right})
     assert gone(cluster, path)
 
@@ -127,8 +127,8 @@ def test_an_owner_that_goes_leaves_what_it_owns(cluster: Cluster) -> None:
     reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["uid"]}
     cluster.create(cluster.gateways, "a", metadata={"ownerReferences": [reference]})
     cluster.client.request("DELETE", f"{cluster.configmaps}/owner", {"propagationPolicy": "Background"})
-    found = cluster.client.request("GET", f"{cluster.gateways}/a")
-    assert found["metadata"]["ownerReferences"] == [reference]
+    gateway = cluster.client.request("GET", f"{cluster.gateways}/a")
+    assert gateway["metadata"]["ownerReferences"] == [reference]
 
 
 def test_leases(cluster: Cluster) -> None:
@@ -137,10 +137,10 @@ def test_leases(cluster: Cluster) -> None:
     spec: dict[str, Any] = {"holderIdentity": "a", "leaseDurationSeconds": 15}
     spec["renewTime"] = "2026-01-01T00:00:00.000000Z"
     body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "l"}, "spec": spec}
-    made = cluster.client.request("POST", path, body=body)
-    renewed = made | {"spec": spec | {"renewTime": "2026-01-01T00:00:05.000000Z"}}
+    lease = cluster.client.request("POST", path, body=body)
+    renewed = lease | {"spec": spec | {"renewTime": "2026-01-01T00:00:05.000000Z"}}
     cluster.client.request("PUT", f"{path}/l", body=renewed)
-    stolen = cluster.refused("PUT", f"{path}/l", made | {"spec": spec | {"holderIdentity": "b"}})
+    stolen = cluster.refused("PUT", f"{path}/l", lease | {"spec": spec | {"holderIdentity": "b"}})
     assert (stolen.code, stolen.reason) == (409, "Conflict")
 
 

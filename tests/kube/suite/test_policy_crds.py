@@ -16,7 +16,7 @@ from mcagent.kube.errors import ApiRefusalError
 from mcagent.kube.source import RawObject
 from mcagent.model.parsing.parse import parse_object
 from mcagent.model.policies import Policy, Verdict
-from tests.apiservers import Cluster, refusal
+from tests.worlds.apiservers import Cluster, refusal
 
 pytestmark = pytest.mark.real_only  # the embedded server prunes and validates less
 GROUP = "/apis/crd.antrea.io/v1beta1"

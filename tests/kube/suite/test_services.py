@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mcagent.kube.errors import ApiRefusalError
-from tests.apiservers import SERVICE_CIDR, Cluster
+from tests.worlds.apiservers import SERVICE_CIDR, Cluster
 
 pytestmark = pytest.mark.apiserver
 
@@ -20,24 +20,24 @@ def service(cluster: Cluster, name: str, **spec: Any) -> Any:
 
 def test_a_service_gets_an_address(cluster: Cluster) -> None:
     """Each Service gets a ClusterIP of its own from the range, and the defaults that clients read."""
-    made = [service(cluster, f"s{number}")["spec"] for number in range(5)]
-    addresses = {IPv4Address(spec["clusterIP"]) for spec in made}
+    specs = [service(cluster, f"s{number}")["spec"] for number in range(5)]
+    addresses = {IPv4Address(spec["clusterIP"]) for spec in specs}
     assert len(addresses) == 5
     assert all(address in SERVICE_CIDR for address in addresses)
-    assert made[0]["clusterIPs"] == [made[0]["clusterIP"]]
-    assert (made[0]["type"], made[0]["sessionAffinity"]) == ("ClusterIP", "None")
-    assert made[0]["ipFamilies"] == ["IPv4"]
+    assert specs[0]["clusterIPs"] == [specs[0]["clusterIP"]]
+    assert (specs[0]["type"], specs[0]["sessionAffinity"]) == ("ClusterIP", "None")
+    assert specs[0]["ipFamilies"] == ["IPv4"]
     if cluster.server.kind != "embedded":
-        assert made[0]["ports"] == [{"protocol": "TCP", "port": 80, "targetPort": 80}]
+        assert specs[0]["ports"] == [{"protocol": "TCP", "port": 80, "targetPort": 80}]
 
 
 def test_an_address_may_be_asked_for_once(cluster: Cluster) -> None:
     """A free address of the range is given, one that is taken refused, and given again after a delete."""
-    wanted = service(cluster, "first")["spec"]["clusterIP"]
+    cluster_ip = service(cluster, "first")["spec"]["clusterIP"]
     with pytest.raises(ApiRefusalError, match="provided IP is already allocated"):
-        service(cluster, "second", clusterIP=wanted)
+        service(cluster, "second", clusterIP=cluster_ip)
     cluster.client.request("DELETE", cluster.path("services", "first"))
-    assert service(cluster, "second", clusterIP=wanted)["spec"]["clusterIP"] == wanted
+    assert service(cluster, "second", clusterIP=cluster_ip)["spec"]["clusterIP"] == cluster_ip
 
 
 @pytest.mark.real_only
@@ -59,9 +59,9 @@ def test_an_address_outside_the_range_is_refused(cluster: Cluster, address: str,
 @pytest.mark.real_only
 def test_the_range_is_an_object(cluster: Cluster) -> None:
     """ServiceCIDR `kubernetes` tells the Service CIDR and is Ready."""
-    found = cluster.client.request("GET", "/apis/networking.k8s.io/v1/servicecidrs")
-    assert found["kind"] == "ServiceCIDRList"
-    (item,) = [item for item in found["items"] if item["metadata"]["name"] == "kubernetes"]
+    address_range = cluster.client.request("GET", "/apis/networking.k8s.io/v1/servicecidrs")
+    assert address_range["kind"] == "ServiceCIDRList"
+    (item,) = [item for item in address_range["items"] if item["metadata"]["name"] == "kubernetes"]
     assert item["spec"]["cidrs"] == [str(SERVICE_CIDR)]
     assert [(c["type"], c["status"]) for c in item["status"]["conditions"]] == [("Ready", "True")]
 
@@ -69,16 +69,16 @@ def test_the_range_is_an_object(cluster: Cluster) -> None:
 @pytest.mark.real_only
 def test_an_address_stays(cluster: Cluster) -> None:
     """An update may leave the ClusterIP out, and may not change it."""
-    made = service(cluster, "a")
+    created = service(cluster, "a")
     path = cluster.path("services", "a")
-    version = {"name": "a", "resourceVersion": made["metadata"]["resourceVersion"]}
+    version = {"name": "a", "resourceVersion": created["metadata"]["resourceVersion"]}
     bare = {"apiVersion": "v1", "kind": "Service", "metadata": version, "spec": {"ports": [{"port": 81}]}}
     new = cluster.client.request("PUT", path, body=bare)
-    assert new["spec"]["clusterIP"] == made["spec"]["clusterIP"]
-    old = IPv4Address(made["spec"]["clusterIP"])
+    assert new["spec"]["clusterIP"] == created["spec"]["clusterIP"]
+    old = IPv4Address(created["spec"]["clusterIP"])
     other = str(old + 1 if old + 2 in SERVICE_CIDR else old - 1)
-    told = cluster.refused("PUT", path, new | {"spec": new["spec"] | {"clusterIP": other, "clusterIPs": [other]}})
-    assert "may not change once set" in str(told)
+    error = cluster.refused("PUT", path, new | {"spec": new["spec"] | {"clusterIP": other, "clusterIPs": [other]}})
+    assert "may not change once set" in str(error)
 
 
 def test_services_without_an_address(cluster: Cluster) -> None:
@@ -139,9 +139,9 @@ def test_an_endpoint_slice_gets_defaults(cluster: Cluster) -> None:
     body: dict[str, Any] = {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice"}
     body |= {"metadata": {"name": "a"}}
     body |= {"addressType": "IPv4", "endpoints": [{"addresses": ["10.0.0.1"]}], "ports": [{"port": 80}]}
-    made = cluster.client.request("POST", path, body=body)
-    assert made["ports"] == [{"name": "", "protocol": "TCP", "port": 80}]
-    assert made["endpoints"] == [{"addresses": ["10.0.0.1"], "conditions": {}}]
-    assert made["metadata"]["generation"] == 1
+    created = cluster.client.request("POST", path, body=body)
+    assert created["ports"] == [{"name": "", "protocol": "TCP", "port": 80}]
+    assert created["endpoints"] == [{"addresses": ["10.0.0.1"], "conditions": {}}]
+    assert created["metadata"]["generation"] == 1
     changed = cluster.patch(f"{path}/a", {"endpoints": []})
     assert changed["metadata"]["generation"] == 2

@@ -22,10 +22,10 @@ from mcagent.controller.contract import names
 from mcagent.kube.client import Client
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
-from tests.apiservers import Cluster, collection, leave_out, refusal
-from tests.controllers import Controller, controller
 from tests.kube.access import grant, rule, token_of
-from tests.unit.leader_world import announce, export, service
+from tests.worlds.apiservers import Cluster, collection, leave_out, refusal
+from tests.worlds.controllers import Controller, controller
+from tests.worlds.leader_world import announce, export, service
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 HOME = {ControllerRole.LEADER: "antrea-multicluster", ControllerRole.MEMBER: "kube-system"}
@@ -74,8 +74,8 @@ class Shipped:
         home = self.cluster.namespace
         webhook = {"host": "127.0.0.1", "port": self.port}
         settings = {"podNamespace": home, "leaderElection": {"leaderElect": True}, "webhook": webhook}
-        with controller(self.role, file, namespace or home, self.directory, **settings) as found:
-            yield found
+        with controller(self.role, file, namespace or home, self.directory, **settings) as process:
+            yield process
 
     def write(self, obj: dict[str, Any], client: Client | None = None, **query: str) -> str:
         """Create an object; return "" or why it was refused."""
@@ -105,9 +105,9 @@ def shipped(
     """Give a role's manifests in the test's namespace."""
     if cluster.server.kind != "real":
         leave_out(request, "the API server of MCAGENT_TEST_KUBECONFIG cannot ask a webhook of this machine")
-    found = Shipped(cluster, role, tmp_path)
-    with found.stack:
-        yield found
+    shipped = Shipped(cluster, role, tmp_path)
+    with shipped.stack:
+        yield shipped
 
 
 def cluster_set(name: str, cluster_id: str = "north") -> dict[str, Any]:
@@ -219,8 +219,8 @@ def test_a_leader_of_all_namespaces(shipped: Shipped) -> None:
     client.request("POST", "/api/v1/namespaces", body={"metadata": {"name": other}})
     shipped.stack.callback(client.request, "DELETE", f"/api/v1/namespaces/{other}")
     shipped.cluster.create(shipped.cluster.path("serviceaccounts"), "east", metadata=standing_for("east"))
-    every = ["get", "list", "watch", "create", "update", "patch", "delete"]
-    grant(shipped.cluster, "east", rule(*every, resources="memberclusterannounces resourceexports"))
+    verbs = ["get", "list", "watch", "create", "update", "patch", "delete"]
+    grant(shipped.cluster, "east", rule(*verbs, resources="memberclusterannounces resourceexports"))
     east = shipped.stack.enter_context(closing(shipped.cluster.server.as_token(token_of(shipped.cluster, "east"))))
     assert shipped.write(cluster_set("set")) == ""
 

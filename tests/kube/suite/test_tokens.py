@@ -13,8 +13,8 @@ import pytest
 from devtools.waiting import wait_until
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
-from tests.apiservers import Cluster
 from tests.kube.access import account, token_of
+from tests.worlds.apiservers import Cluster
 
 pytestmark = pytest.mark.apiserver
 

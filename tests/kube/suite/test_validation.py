@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mcagent.kube.errors import ApiRefusalError
-from tests.apiservers import Cluster
+from tests.worlds.apiservers import Cluster
 
 pytestmark = pytest.mark.real_only  # the embedded server checks no objects
 
@@ -114,22 +114,22 @@ def test_an_enumeration_refuses(cluster: Cluster) -> None:
     """A value outside an enumeration is refused, and those that are right are told."""
     group = "multicluster.x-k8s.io"
     body = {"apiVersion": f"{group}/v1alpha1", "kind": "ServiceImport", "metadata": {"name": "a"}}
-    told = cluster.refused(
+    error = cluster.refused(
         "POST",
         cluster.path("serviceimports", group=group, version="v1alpha1"),
         body | {"spec": {"type": "Other", "ports": []}},
     )
-    assert 'spec.type: Unsupported value: "Other": supported values: "ClusterSetIP", "Headless"' in str(told)
+    assert 'spec.type: Unsupported value: "Other": supported values: "ClusterSetIP", "Headless"' in str(error)
 
 
 def test_unknown_fields_are_dropped_or_refused(cluster: Cluster) -> None:
     """A field that the schema does not have is not stored; with fieldValidation=Strict it is an error."""
-    made = cluster.create(cluster.gateways, "a", gatewayIP="10.0.0.1", other={"x": 1})
-    assert "other" not in made
+    created = cluster.create(cluster.gateways, "a", gatewayIP="10.0.0.1", other={"x": 1})
+    assert "other" not in created
     body = {"apiVersion": f"{MULTICLUSTER}/v1alpha1", "kind": "Gateway", "metadata": {"name": "b"}, "other": 1}
-    told = cluster.refused("POST", cluster.gateways, body, fieldValidation="Strict")
-    assert told.code == 400
-    assert 'strict decoding error: unknown field "other"' in str(told)
+    error = cluster.refused("POST", cluster.gateways, body, fieldValidation="Strict")
+    assert error.code == 400
+    assert 'strict decoding error: unknown field "other"' in str(error)
     patched = cluster.patch(f"{cluster.gateways}/a", {"more": 1, "gatewayIP": "10.0.0.2"})
     assert ("more" in patched, patched["gatewayIP"]) == (False, "10.0.0.2")
 
@@ -148,13 +148,13 @@ def test_a_status_is_held_to_the_schema(cluster: Cluster) -> None:
 def test_versions_share_an_object(cluster: Cluster) -> None:
     """A ClusterSet of v1alpha1 is read as v1alpha2 without conversion; fields of the old form only are lost."""
     old = clusterset("v1alpha1", spec={"leaders": [{"clusterID": "l"}], "members": [{"clusterID": "m"}]})
-    made = cluster.client.request("POST", clustersets(cluster, "v1alpha1"), body=old)
-    assert made["spec"] == {"leaders": [{"clusterID": "l"}]}
+    created = cluster.client.request("POST", clustersets(cluster, "v1alpha1"), body=old)
+    assert created["spec"] == {"leaders": [{"clusterID": "l"}]}
     for version in ("v1alpha1", "v1alpha2"):
         read = cluster.client.request("GET", clustersets(cluster, version, "set"))
         assert read["apiVersion"] == f"{MULTICLUSTER}/{version}"
-        assert read["spec"] == made["spec"]
-        assert read["metadata"]["uid"] == made["metadata"]["uid"]
+        assert read["spec"] == created["spec"]
+        assert read["metadata"]["uid"] == created["metadata"]["uid"]
 
 
 def test_what_was_wrong_before_may_stay_so(cluster: Cluster) -> None:

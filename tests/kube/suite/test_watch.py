@@ -11,7 +11,7 @@ import pytest
 
 from devtools.waiting import wait_until
 from mcagent.kube.errors import ApiRefusalError
-from tests.apiservers import Cluster
+from tests.worlds.apiservers import Cluster
 
 pytestmark = pytest.mark.apiserver
 
@@ -41,12 +41,12 @@ def test_a_watch_resumes_after_an_event(cluster: Cluster) -> None:
 
 def test_a_deleted_object_has_the_version_of_its_deletion(cluster: Cluster) -> None:
     """So that a watch can go on from a DELETED event."""
-    made = cluster.create(cluster.gateways, "a", gatewayIP="10.0.0.1")
+    created = cluster.create(cluster.gateways, "a", gatewayIP="10.0.0.1")
     cluster.client.request("DELETE", f"{cluster.gateways}/a")
-    with watching(cluster, cluster.gateways, resourceVersion=version(made)) as events:
+    with watching(cluster, cluster.gateways, resourceVersion=version(created)) as events:
         event = next(events)
     assert event["type"] == "DELETED"
-    assert int(version(event["object"])) > int(version(made))
+    assert int(version(event["object"])) > int(version(created))
     assert event["object"]["gatewayIP"] == "10.0.0.1"
 
 
@@ -70,9 +70,9 @@ def test_a_version_from_long_ago_is_gone(cluster: Cluster) -> None:
 def test_a_version_of_the_future_is_told(cluster: Cluster) -> None:
     """A list that wants a version not yet reached is refused with 504, and when to come again."""
     now = int(version(cluster.client.request("GET", cluster.gateways)))
-    told = cluster.refused("GET", cluster.gateways, resourceVersion=str(now + 100_000))
-    assert (told.code, told.reason) == (504, "Timeout")
-    assert "Too large resource version" in str(told)
+    error = cluster.refused("GET", cluster.gateways, resourceVersion=str(now + 100_000))
+    assert (error.code, error.reason) == (504, "Timeout")
+    assert "Too large resource version" in str(error)
 
 
 def test_a_watch_from_a_version_of_the_future_is_silent(cluster: Cluster) -> None:
@@ -99,9 +99,9 @@ def test_a_watch_of_all_namespaces(cluster: Cluster) -> None:
 
 def test_a_status_write_is_an_event(cluster: Cluster) -> None:
     """A watch of the resource sees writes of the status."""
-    made = cluster.create(cluster.gateways, "a")
+    created = cluster.create(cluster.gateways, "a")
     cluster.patch(f"{cluster.gateways}/a/status", {"status": {"conditions": []}})
-    with watching(cluster, cluster.gateways, resourceVersion=version(made)) as events:
+    with watching(cluster, cluster.gateways, resourceVersion=version(created)) as events:
         event = next(events)
     assert (event["type"], event["object"]["status"]) == ("MODIFIED", {"conditions": []})
 

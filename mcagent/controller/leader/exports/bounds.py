@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any
 
 import msgspec
 
@@ -263,7 +262,7 @@ def size_limit(kind: str, max_bytes: int) -> int:
     return max_bytes if kind == ExportKind.ENDPOINTS else min(max_bytes, PLAIN_BYTES)
 
 
-def too_large(content: Any, kind: str, max_bytes: int) -> str:
+def too_large(content: object, kind: str, max_bytes: int) -> str:
     """Return why an export with this content is too large to be read, "" if it is not."""
     limit = size_limit(kind, max_bytes)
     with suppress(RecursionError):  # nested deeper than any valid object

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 from mcagent.controller.contract.antrea_before_2_7 import EXPORT_FINALIZERS
 from mcagent.controller.contract.conditions import FALSE, TRUE, by_type, condition
-from mcagent.controller.machinery.reconciler import Json, Ref, Wanted
+from mcagent.controller.machinery.reconciler import Ref, Wanted
+from mcagent.model.api.base import Condition
 from mcagent.model.api.multicluster import ResourceExport
+from mcagent.model.api.patches import metadata_patch, patch
 from mcagent.model.errors import InputError
 from mcagent.model.objects import Kind
 
@@ -57,11 +59,11 @@ def reason_of(error: InputError) -> str:
 
 def _condition(
     export: ResourceExport, kind: str, status: str, *, reason: str = "", message: str, now: float
-) -> Json:
+) -> Condition:
     return condition(export.status.conditions, kind, status, reason=reason, message=message, now=now)
 
 
-def _status(export: ResourceExport, conditions: list[Json]) -> Wanted:
+def _status(export: ResourceExport, conditions: list[Condition]) -> Wanted:
     return Wanted(ref=export_ref(export), conditions=by_type(conditions, _TYPES), create=False)
 
 
@@ -71,4 +73,5 @@ def released(export: ResourceExport) -> list[Wanted]:
     foreign = [finalizer for finalizer in finalizers if finalizer not in EXPORT_FINALIZERS]
     if len(foreign) == len(finalizers):
         return []
-    return [Wanted(ref=export_ref(export), body={"metadata": {"finalizers": foreign or None}}, create=False)]
+    body = patch(ResourceExport, metadata=metadata_patch(finalizers=foreign))
+    return [Wanted(ref=export_ref(export), body=body, create=False)]

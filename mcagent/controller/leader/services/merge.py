@@ -27,6 +27,7 @@ from mcagent.controller.contract.services import (
 from mcagent.controller.leader.exports.header import Header
 from mcagent.controller.leader.exports.payloads import Backends
 from mcagent.controller.leader.exports.status import CONFLICT, Conflict
+from mcagent.model.api.base import as_json
 from mcagent.model.net import Address
 from mcagent.model.objects import IpProtocol
 from mcagent.model.parsing.field import listed, printable
@@ -285,7 +286,7 @@ def union(offers: Sequence[tuple[str, Backends]]) -> tuple[Groups, dict[str, Mer
             older = addresses_by_ports.setdefault(ports, set())
             addresses = sorted(backends.subsets[ports] - older, key=_address_key)
             shared += len(backends.subsets[ports]) - len(addresses)
-            head = len(json.dumps(endpoint_ports(ports))) + 32 + len(cluster)
+            head = len(json.dumps(as_json(endpoint_ports(ports)))) + 32 + len(cluster)
             if len(groups) == MAX_SUBSETS:
                 dropped += len(addresses)
                 continue

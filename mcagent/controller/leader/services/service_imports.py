@@ -9,18 +9,21 @@ from mcagent.controller.contract.annotations import as_annotations, ready_annota
 from mcagent.controller.contract.conditions import FALSE, TRUE, condition
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.services import (
-    CLUSTER_SET_IP,
-    HEADLESS,
-    ServiceSpec,
     grouped_subsets,
+    import_spec,
     import_target,
-    service_fields,
-    service_ports,
-    session_affinity,
 )
 from mcagent.controller.leader.services.merge import Merged, MergeResult
-from mcagent.controller.machinery.reconciler import Json, Ref, View, Wanted
-from mcagent.model.api.multicluster import ResourceImport
+from mcagent.controller.machinery.reconciler import Ref, View, Wanted
+from mcagent.model.api.kubernetes import Subsets
+from mcagent.model.api.multicluster import (
+    ApiClusterStatus,
+    ImportedServiceImport,
+    ResourceImport,
+    ResourceImportSpec,
+    ResourceImportStatus,
+)
+from mcagent.model.api.patches import metadata_patch, patch
 from mcagent.model.objects import Kind
 from mcagent.model.traffic import READY_ANNOTATION, TRAFFIC_ANNOTATION
 
@@ -41,40 +44,40 @@ def service_imports(
     service = Ref(kind=Kind.RESOURCE_IMPORT, namespace=area, name=names.service_import(**own))
     backends = Ref(kind=Kind.RESOURCE_IMPORT, namespace=area, name=names.endpoints_import(**own))
     if merged.definition is not None:
-        spec = {**own, "kind": names.SERVICE_IMPORT, "serviceImport": {"spec": _service(merged.definition)}}
+        exported = import_spec(merged.definition, merged.definition.families)  # each member adds its IPs
+        spec = patch(
+            ResourceImportSpec,
+            namespace=own["namespace"],
+            name=own["name"],
+            kind=names.SERVICE_IMPORT,
+            service_import=patch(ImportedServiceImport, spec=exported),
+        )
         notes = as_annotations(merged.definition.labels, merged.definition.annotations)
         notes[TRAFFIC_ANNOTATION] = merged.definition.traffic or None
-        body = {"metadata": {"annotations": notes}, "spec": spec}
-        yield _import(view, service, body, merged.services, now)
+        status = _status(view, service, merged.services, now)
+        body = patch(ResourceImport, metadata=metadata_patch(annotations=notes), spec=spec, status=status)
+        yield Wanted(ref=service, body=body)
     if merged.subsets is not None:
-        spec = {
-            **own,
-            "kind": str(ExportKind.ENDPOINTS),
-            "endpoints": {"subsets": grouped_subsets(merged.subsets, merged.hostnames)},
-        }
+        spec = patch(
+            ResourceImportSpec,
+            namespace=own["namespace"],
+            name=own["name"],
+            kind=ExportKind.ENDPOINTS,
+            endpoints=patch(Subsets, subsets=grouped_subsets(merged.subsets, merged.hostnames)),
+        )
         exporters = sorted(cluster for cluster, result in merged.endpoints.items() if result.merged)
         notes = {
             names.EXPORTERS_ANNOTATION: ",".join(exporters),
             names.SUBSET_CLUSTERS_ANNOTATION: ",".join(cluster for cluster, _ in sorted(merged.subsets)),
             READY_ANNOTATION: ready_annotation(merged.ready),
         }
-        body = {"metadata": {"annotations": notes}, "spec": spec}
-        yield _import(view, backends, body, merged.endpoints, now)
+        status = _status(view, backends, merged.endpoints, now)
+        body = patch(ResourceImport, metadata=metadata_patch(annotations=notes), spec=spec, status=status)
+        yield Wanted(ref=backends, body=body)
     elif _is_of_service(view, backends, own):
         yield backends
     if merged.definition is None and _is_of_service(view, service, own):
         yield service
-
-
-def _service(spec: ServiceSpec) -> Json:
-    """Return the spec of the members' ServiceImport, without IPs, which each member adds."""
-    kind = HEADLESS if spec.headless else CLUSTER_SET_IP
-    return {
-        "type": kind,
-        "ports": service_ports(spec),
-        **session_affinity(spec.affinity_seconds),
-        **service_fields(spec),
-    }
 
 
 def _is_of_service(view: View, ref: Ref, own: Mapping[str, str]) -> bool:
@@ -86,15 +89,15 @@ def _is_of_service(view: View, ref: Ref, own: Mapping[str, str]) -> bool:
     )
 
 
-def _import(view: View, ref: Ref, body: Json, results: Mapping[str, MergeResult], now: float) -> Wanted:
+def _status(view: View, ref: Ref, results: Mapping[str, MergeResult], now: float) -> ResourceImportStatus:
     present = view.get(ref, ResourceImport)
     before = (
         {status.cluster_id: status.conditions for status in present.status.cluster_statuses} if present else {}
     )
-    statuses = [
-        {
-            "clusterID": cluster,
-            "conditions": [
+    statuses = tuple(
+        ApiClusterStatus(
+            cluster_id=cluster,
+            conditions=(
                 condition(
                     before.get(cluster, ()),
                     "Succeeded",
@@ -102,9 +105,9 @@ def _import(view: View, ref: Ref, body: Json, results: Mapping[str, MergeResult]
                     reason="" if result.merged else result.reason,
                     message=result.note,
                     now=now,
-                )
-            ],
-        }
+                ),
+            ),
+        )
         for cluster, result in sorted(results.items())
-    ]
-    return Wanted(ref=ref, body=body, status={"clusterStatuses": statuses})
+    )
+    return patch(ResourceImportStatus, cluster_statuses=statuses)

@@ -13,7 +13,6 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from mcagent.controller.contract.commands import let_write_token
 from mcagent.controller.contract.member_tokens import TokenClaims, claims_of, longest_life, token_request
@@ -105,7 +104,7 @@ class TokenRenewal:
         self._local.request("PUT", path, body={**present, "data": data}, timeout=self._timing.timeout)
         log.info("the token of the leader is renewed: Secret %s/%s", self._namespace, secret)
 
-    def _holds_token(self, secret: Any) -> bool:
+    def _holds_token(self, secret: object) -> bool:
         data = secret.get("data") if isinstance(secret, Mapping) else None
         value = data.get("token") if isinstance(data, Mapping) else None
         try:

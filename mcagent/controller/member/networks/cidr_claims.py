@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache, partial
 
 from mcagent.controller.contract.cidr_claims import (
     MOST_CIDRS,
@@ -89,11 +90,12 @@ def divided(
     servers += [(c, "an API server") for c in _api_servers(view)]
     divisions: dict[str, tuple[Sequence[str], Sequence[str]]] = {}
     places = MOST_CIDRS - len(info.pod_cidrs)
+    nodes_of = cache(partial(_nodes_of_prefix, view))
     for text in info.pod_cidrs:
         claim, first = cidr_claim(text, "Pod CIDR"), own_times.get(text)
         if claim is None:
             continue
-        nodes = _nodes(view, claim) if first and reported.get(text, first) <= first else ()
+        nodes = nodes_of(_prefix_of(claim)) if first and reported.get(text, first) <= first else ()
         inside = {a.text: f"{a.text} ({owner})" for a, owner in (*servers, *nodes) if collide(claim, a)}
         if 0 < len(inside) <= MAX_PARTS:
             excluded = [host_network(parse_address(address)) for address in inside]
@@ -134,11 +136,12 @@ def protected(view: View, leader: Leader, cluster_id: str, claims: Sequence[Cidr
     server = f"the leader's API server, which only cluster {leader.leader_cluster_id} may have as a gateway"
     servers = [(c, server) for text in leader.addresses if (c := gateway_claim(text))]
     own = [(c, "an API server of this cluster") for c in _api_servers(view)]
+    nodes_of = cache(partial(_nodes_of_prefix, view))
     for claim in claims:
         if claim.range is None:
             continue
         leader_servers = [] if claim.gateway and cluster_id == leader.leader_cluster_id else servers
-        for address, owner in (*leader_servers, *own, *_nodes(view, claim)):
+        for address, owner in (*leader_servers, *own, *nodes_of(_prefix_of(claim))):
             if collide(claim, address):
                 messages[claim.text] = f"{claim} of cluster {cluster_id} is ignored: {address.text} is {owner}"
                 break
@@ -150,15 +153,21 @@ def _api_servers(view: View) -> Iterable[CidrClaim]:
         yield from filter(None, map(gateway_claim, sorted(addresses_of(endpoint_slice))))
 
 
-def _nodes(view: View, claim: CidrClaim) -> Iterable[tuple[CidrClaim, str]]:
-    """Yield the addresses of Nodes that may lie in a claim, each with its description."""
+def _prefix_of(claim: CidrClaim) -> str:
+    """Return the value of NODES_BY_PREFIX under which the Nodes are that may have an address in a claim."""
     assert claim.range is not None
     version, first, last = claim.range
     short = last - first > 0xFFFF
-    value = f"{first:x}" if version == 6 else f"{first >> 24}/8" if short else f"{first >> 16}/16"
-    for node in view.indexed(NODES_BY_PREFIX, value):
-        for address in filter(None, map(gateway_claim, sorted(addresses_of(node)))):
-            yield address, f"an address of Node {node.name} of this cluster"
+    return f"{first:x}" if version == 6 else f"{first >> 24}/8" if short else f"{first >> 16}/16"
+
+
+def _nodes_of_prefix(view: View, prefix: str) -> Sequence[tuple[CidrClaim, str]]:
+    """Return the addresses of Nodes under a value of NODES_BY_PREFIX, each with its description."""
+    return [
+        (address, f"an address of Node {node.name} of this cluster")
+        for node in view.indexed(NODES_BY_PREFIX, prefix)
+        for address in filter(None, map(gateway_claim, sorted(addresses_of(node))))
+    ]
 
 
 def _by_prefix(obj: ApiNode) -> Iterable[str]:

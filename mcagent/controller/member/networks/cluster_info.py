@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mcagent.controller.contract import names
-from mcagent.controller.contract.cidr_claims import complete
 from mcagent.controller.contract.cluster_uid import CLUSTER_UID_ANNOTATION
 from mcagent.controller.contract.export_ranges import ALWAYS, AUTO, RANGE_ANNOTATION
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.pod_ranges import POD_CIDRS_ANNOTATION, POD_RANGE_ANNOTATION
-from mcagent.controller.machinery.reconciler import Access, DesiredObjects, Json, Leader, ObjectChange, Ref, View
+from mcagent.controller.machinery.reconciler import Access, DesiredObjects, Leader, ObjectChange, Ref, View
 from mcagent.controller.member.exports import (
     export_ref,
     published,
@@ -28,7 +27,8 @@ from mcagent.controller.member.networks.gateways import serving
 from mcagent.controller.member.published import published_cidr, published_pod_cidrs
 from mcagent.controller.settings import MemberSettings
 from mcagent.core.addresses.underlay import refuse_underlay
-from mcagent.model.api.multicluster import ApiGateway, ClusterInfo, GatewayInfo, ResourceExport
+from mcagent.model.api.multicluster import ApiGateway, ClusterInfo, GatewayInfo, ResourceExport, ResourceExportSpec
+from mcagent.model.api.patches import patch, whole
 from mcagent.model.errors import InputError
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
@@ -90,13 +90,14 @@ class ClusterInfoExport:
         if failure := view.failure(ref):
             message = f"this cluster's gateways are not published: {failure}"
             events.append(Event(subject=cluster_set.subject, reason="ExportFailed", message=message))
-        spec = {
-            "clusterID": leader.cluster_id,
-            "name": leader.cluster_id,
-            "namespace": view.namespace,
-            "kind": ExportKind.CLUSTER_INFO,
-            "clusterInfo": self._info(view, leader, infos),
-        }
+        spec = patch(
+            ResourceExportSpec,
+            cluster_id=leader.cluster_id,
+            name=leader.cluster_id,
+            namespace=view.namespace,
+            kind=ExportKind.CLUSTER_INFO,
+            cluster_info=self._info(view, leader, infos),
+        )
         annotations = {
             **published_settings(self._settings),
             AGENTS_ANNOTATION: _agents(serving_gateways),
@@ -117,7 +118,7 @@ class ClusterInfoExport:
         )
         return [gateway for ref in refs if (gateway := view.get(ref, ApiGateway)) is not None]
 
-    def _info(self, view: View, leader: Leader, infos: list[GatewayInfo]) -> Json:
+    def _info(self, view: View, leader: Leader, infos: list[GatewayInfo]) -> ClusterInfo:
         info = ClusterInfo(
             cluster_id=leader.cluster_id,
             service_cidr=published_cidr(view, self._settings),
@@ -125,7 +126,7 @@ class ClusterInfoExport:
             gateway_infos=tuple(infos),
             wireguard=infos[0].wireguard,
         )
-        return complete(info)
+        return whole(info)
 
 
 def _refused(view: View) -> str | None:

@@ -23,7 +23,6 @@ from mcagent.controller.contract.cidr_claims import (
     claims_of,
     collide,
     colliding,
-    complete,
     gateway_claim,
     pairs,
     without,
@@ -63,6 +62,7 @@ from mcagent.model.api.multicluster import (
     GatewayInfo,
     ResourceImport,
 )
+from mcagent.model.api.patches import metadata_patch, patch, whole
 from mcagent.model.errors import InputError
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
@@ -168,9 +168,9 @@ class ClusterInfoImports:
         message = "; ".join([*(text for _, text in problems), *notes[:_SHOWN]])
         before = present.status.conditions if present is not None else ()
         ready = condition(before, "Ready", FALSE if problems else TRUE, reason=reason, message=message, now=now)
-        meta = {
-            "labels": managed_labels(),
-            "annotations": {
+        metadata = metadata_patch(
+            labels=managed_labels(),
+            annotations={
                 CLAIMS_ANNOTATION: granted_text(times),
                 PROTECTED_ANNOTATION: claims_text(left_out),
                 REFUSED_PODS_ANNOTATION: claims_text(self._refused_pods(resource_import, leader, view)),
@@ -179,10 +179,10 @@ class ClusterInfoImports:
                 else None,
                 MTU_ANNOTATION: _mtu(resource_import),
             },
-        }
-        spec = complete(info)
-        spec["gatewayInfos"] = spec["gatewayInfos"] or []
-        import_step = Wanted(ref=ref, body={"metadata": meta, "spec": spec}, conditions={"Ready": ready})
+        )
+        spec = replace(whole(info), gateway_infos=info.gateway_infos)  # the CRD requires it
+        body = patch(ApiClusterInfoImport, metadata=metadata, spec=spec)
+        import_step = Wanted(ref=ref, body=body, conditions={"Ready": ready})
         return DesiredObjects(
             steps=[import_step],
             events=[Event(subject=str(ref), reason=reason, message=text) for reason, text in problems],

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any
 
 from mcagent.controller.contract.cluster_uid import is_uid
 from mcagent.core.addresses.rules import refuse_network
@@ -60,7 +59,7 @@ def discover_service_cidr(client: Client, namespace: str = "default") -> str:
 
 
 def _by_refusal(client: Client, namespace: str) -> str:
-    body: dict[str, Any] = {
+    body: dict[str, object] = {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {"name": "mcagent-service-cidr", "namespace": namespace},

@@ -10,7 +10,7 @@ The rules, in order:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -123,11 +123,11 @@ def by_age(gateways: Iterable[ApiGateway]) -> list[ApiGateway]:
     return sorted((gateway for gateway in gateways if not gateway.is_deleting), key=lambda gateway: gateway.age)
 
 
-def addresses(gateway: GatewayCandidate) -> Mapping[str, str]:
-    """Return the addresses in the Gateway object of a candidate; {} while one of them is unknown."""
+def addresses(gateway: GatewayCandidate) -> tuple[str, str] | None:
+    """Return the gateway IP and the internal IP of a candidate's Gateway; None while one of them is unknown."""
     if gateway.gateway_ip is None or gateway.internal_ip is None:
-        return {}
-    return {"gatewayIP": str(gateway.gateway_ip), "internalIP": str(gateway.internal_ip)}
+        return None
+    return str(gateway.gateway_ip), str(gateway.internal_ip)
 
 
 def node_ready(node: ApiNode) -> bool:

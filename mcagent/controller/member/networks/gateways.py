@@ -26,6 +26,7 @@ from mcagent.controller.member.published import pod_prefixes, published_cidr
 from mcagent.controller.settings import MemberSettings
 from mcagent.model.api.kubernetes import ApiNode
 from mcagent.model.api.multicluster import ApiGateway
+from mcagent.model.api.patches import ABSENT, UNSET, metadata_patch, patch
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.clusters import DEMOTIONS_ANNOTATION, SERVICE_CIDR_ANNOTATION
@@ -94,16 +95,20 @@ class GatewayElection:
         real, published = self._settings.service_cidr, published_cidr(view, self._settings)
         moved = published != (real or "")
         for name in chosen:
-            fields = addresses(candidates[name])
-            if not fields:
+            if (ips := addresses(candidates[name])) is None:
                 continue  # the Gateway keeps its addresses
             annotations = {
                 SERVICE_CIDR_ANNOTATION: real if moved else None,
                 PREFIXES_ANNOTATION: prefixes_text(pod_prefixes(view, self._settings)),
                 DEMOTIONS_ANNOTATION: str(number) if (number := numbers[name]) else None,
             }
-            metadata = {"labels": managed_labels(), "annotations": annotations}
-            body = {"metadata": metadata, **fields, **({"serviceCIDR": published or None} if real else {})}
+            body = patch(
+                ApiGateway,
+                metadata=metadata_patch(labels=managed_labels(), annotations=annotations),
+                gateway_ip=ips[0],
+                internal_ip=ips[1],
+                service_cidr=(published or ABSENT) if real else UNSET,
+            )
             steps.append(Wanted(ref=self._ref(name, view), body=body))
         steps += [self._ref(name, view) for name in present if name not in chosen]
         return DesiredObjects(steps=steps, events=events)

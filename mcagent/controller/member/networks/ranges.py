@@ -23,6 +23,7 @@ from mcagent.controller.member.published import ASSIGNED, CONFIGURED, NO_POOL
 from mcagent.controller.settings import MemberSettings
 from mcagent.model.api.kubernetes import ApiNode
 from mcagent.model.api.multicluster import ApiGateway, ClusterSet, ResourceImport
+from mcagent.model.api.patches import annotated
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.granted import CLAIMS_ANNOTATION
@@ -102,7 +103,7 @@ def _touches(change: ObjectChange, view: View, is_able: Callable[[ApiGateway], b
 def _stored(cluster_set: ClusterSet, annotation: str, chosen: UsedRange | UsedPodCidrs) -> DesiredObjects:
     """Return the annotation of the ClusterSet, and an Event unless the range is used."""
     ref = Ref(kind=Kind.CLUSTER_SET, namespace=cluster_set.namespace, name=cluster_set.name)
-    body = {"metadata": {"annotations": {annotation: as_text(chosen)}}}
+    body = annotated(ClusterSet, {annotation: as_text(chosen)})
     events = []
     if chosen.reason not in ("", ASSIGNED, CONFIGURED):
         events.append(Event(subject=str(ref), reason=chosen.reason, message=chosen.why))

@@ -30,7 +30,8 @@ from mcagent.controller.member.membership import concerns_membership, exporting_
 from mcagent.controller.settings import MemberSettings
 from mcagent.model.api.base import ApiObject, condition_of
 from mcagent.model.api.kubernetes import ApiNamespace, ApiPod
-from mcagent.model.api.multicluster import ResourceExport
+from mcagent.model.api.multicluster import LabelIdentityExport, ResourceExport, ResourceExportSpec
+from mcagent.model.api.patches import metadata_patch, patch
 from mcagent.model.errors import InputError
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
@@ -120,12 +121,13 @@ def _export(ref: Ref, leader: Leader, label: str) -> Wanted:
         names.LABEL_SOURCE_KIND: str(ExportKind.LABEL_IDENTITY),
         names.LABEL_SOURCE_CLUSTER_ID: leader.cluster_id,
     }
-    spec = {
-        "clusterID": leader.cluster_id,
-        "kind": str(ExportKind.LABEL_IDENTITY),
-        "labelIdentity": {"normalizedLabel": label},
-    }
-    return Wanted(ref=ref, body={"metadata": {"labels": marks}, "spec": spec})
+    spec = patch(
+        ResourceExportSpec,
+        cluster_id=leader.cluster_id,
+        kind=ExportKind.LABEL_IDENTITY,
+        label_identity=patch(LabelIdentityExport, normalized_label=label),
+    )
+    return Wanted(ref=ref, body=patch(ResourceExport, metadata=metadata_patch(labels=marks), spec=spec))
 
 
 def _not_exported(namespace: str, label: str, why: str) -> Event:

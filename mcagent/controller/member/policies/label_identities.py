@@ -32,7 +32,8 @@ from mcagent.controller.member.membership import (
     managed_labels,
 )
 from mcagent.controller.settings import MemberSettings
-from mcagent.model.api.multicluster import ApiLabelIdentity, ResourceImport
+from mcagent.model.api.multicluster import ApiLabelIdentity, LabelIdentitySpec, ResourceImport
+from mcagent.model.api.patches import metadata_patch, patch
 from mcagent.model.objects import Kind
 from mcagent.model.parsing import labels
 
@@ -82,12 +83,10 @@ class LabelImports:
             return DesiredObjects(steps=[ref])  # created again once it is gone
         if present is not None and present.is_deleting:
             return DesiredObjects()
-        meta = {
-            "labels": managed_labels(),
-            "annotations": {names.EXPORTERS_ANNOTATION: resource_import.annotation(names.EXPORTERS_ANNOTATION)},
-        }
-        spec = {"label": label, "id": number}
-        return DesiredObjects(steps=[Wanted(ref=ref, body={"metadata": meta, "spec": spec})])
+        exporters = {names.EXPORTERS_ANNOTATION: resource_import.annotation(names.EXPORTERS_ANNOTATION)}
+        metadata = metadata_patch(labels=managed_labels(), annotations=exporters)
+        spec = patch(LabelIdentitySpec, label=label, id=number)
+        return DesiredObjects(steps=[Wanted(ref=ref, body=patch(ApiLabelIdentity, metadata=metadata, spec=spec))])
 
     def _counts(self, resource_import: ResourceImport, leader: Leader, view: View) -> bool:
         """Tell whether a ResourceImport is valid, for this cluster, and the oldest with its number."""

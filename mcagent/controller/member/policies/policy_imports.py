@@ -12,13 +12,13 @@ withdrawn. The announcement reports each reason to the leader (`member.announce`
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.conditions import time_of
 from mcagent.controller.contract.policies import CARRIED, Carried, as_stored, read_carried
 from mcagent.controller.machinery.reconciler import (
     Access,
+    AnyIndex,
     DesiredObjects,
     Index,
     Leader,
@@ -41,6 +41,7 @@ from mcagent.controller.settings import MemberSettings
 from mcagent.model.api.base import ApiObject
 from mcagent.model.api.kubernetes import ApiNamespace
 from mcagent.model.api.multicluster import ResourceImport
+from mcagent.model.api.patches import metadata_patch, patch
 from mcagent.model.api.policies import ApiTier, ClusterNetworkPolicy, PolicyObject
 from mcagent.model.errors import InputError
 from mcagent.model.objects import Kind
@@ -60,7 +61,7 @@ class PolicyImports:
         self._settings, self._kinds = settings, written_kinds(settings)
         self.reads = Access(local={*read_kinds(settings), Kind.CLUSTER_SET}, leader={Kind.RESOURCE_IMPORT})
         self.writes = Access(local=set(self._kinds))
-        self.indexes: tuple[Index[Any], ...] = (POLICIES, *(COPIES[kind] for kind in self._kinds))
+        self.indexes: tuple[AnyIndex, ...] = (POLICIES, *(COPIES[kind] for kind in self._kinds))
 
     def keys(self, change: ObjectChange, view: View) -> Iterable[str]:
         """Return the imports that a change touches: all if a Tier or Namespace is created or deleted."""
@@ -143,13 +144,10 @@ def _read(resource_import: ResourceImport) -> tuple[Carried | None, str]:
 
 def _wanted(ref: Ref, policy: Carried, key: str) -> Wanted:
     is_antrea = policy.kind is Kind.CLUSTER_NETWORK_POLICY
-    meta = {
-        "annotations": {names.IMPORTED_POLICY_ANNOTATION: "true"}
-        if is_antrea
-        else {names.REPLICATED_POLICY_ANNOTATION: key},
-        "labels": managed_labels(),
-    }
-    return Wanted(ref=ref, body={"metadata": meta, "spec": as_stored(policy.kind, policy.spec)})
+    marks = {names.IMPORTED_POLICY_ANNOTATION: "true"} if is_antrea else {names.REPLICATED_POLICY_ANNOTATION: key}
+    metadata = metadata_patch(labels=managed_labels(), annotations=marks)
+    body = patch(PolicyObject, metadata=metadata, spec=as_stored(policy.kind, policy.spec))
+    return Wanted(ref=ref, body=body)
 
 
 def _obstacle(view: View, policy: Carried, key: str) -> str:

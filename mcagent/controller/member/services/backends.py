@@ -12,19 +12,20 @@ from ipaddress import IPv4Address
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.services import (
+    CLIENT_IP,
     NO_CLUSTER_IP,
     EndpointPort,
     Hostnames,
     Ports,
     PortSubsets,
+    affinity_config,
     endpoint_ports,
-    port_entry,
-    session_affinity,
+    service_ports,
 )
-from mcagent.controller.machinery.reconciler import Json
 from mcagent.core.addresses.rules import refuse_address
 from mcagent.model.api.base import as_json
-from mcagent.model.api.kubernetes import ApiEndpoint, ApiEndpointSlice, ApiService
+from mcagent.model.api.kubernetes import ApiEndpoint, ApiEndpointSlice, ApiService, ApiServiceSpec
+from mcagent.model.api.patches import ABSENT, patch
 from mcagent.model.net import address_or_none
 
 MAX_SIZE = 240_000  # bytes of JSON that the subsets may have: leaders refuse exports of more than 256 KiB
@@ -35,21 +36,21 @@ def ports_of(service: ApiService) -> list[EndpointPort]:
     return [(item.name, item.protocol, item.port) for item in service.spec.ports]
 
 
-def service_spec(service: ApiService) -> Json:
-    """Return the spec in the Service export. Fields that are not set are None, so that they are removed."""
+def service_spec(service: ApiService) -> ApiServiceSpec:
+    """Return the spec in the Service export."""
     spec = service.spec
-    affinity = spec.session_affinity == "ClientIP"
+    has_affinity = spec.session_affinity == CLIENT_IP
     seconds = spec.session_affinity_config.client_ip.timeout_seconds
-    fields = {
-        "ports": [port_entry(p.port, p.protocol, p.name, p.app_protocol) for p in spec.ports],
-        "clusterIP": NO_CLUSTER_IP if is_headless(service) else None,
-        "internalTrafficPolicy": spec.internal_traffic_policy or None,
-        "trafficDistribution": spec.traffic_distribution or None,
-        "ipFamilies": list(spec.ip_families) or None,
-    }
-    if affinity and not seconds:
-        return fields | {"sessionAffinity": "ClientIP", "sessionAffinityConfig": None}
-    return fields | session_affinity(seconds if affinity else None)
+    return patch(
+        ApiServiceSpec,
+        ports=service_ports(spec.ports),
+        cluster_ip=NO_CLUSTER_IP if is_headless(service) else ABSENT,
+        session_affinity=CLIENT_IP if has_affinity else ABSENT,
+        session_affinity_config=affinity_config(seconds if has_affinity else None),
+        internal_traffic_policy=spec.internal_traffic_policy or ABSENT,
+        traffic_distribution=spec.traffic_distribution or ABSENT,
+        ip_families=spec.ip_families or ABSENT,
+    )
 
 
 def is_headless(service: ApiService) -> bool:
@@ -106,10 +107,10 @@ def hostnames_of(slices: Iterable[ApiEndpointSlice]) -> dict[str, str]:
     }
 
 
-def places_of(slices: Iterable[ApiEndpointSlice]) -> dict[str, Json]:
+def places_of(slices: Iterable[ApiEndpointSlice]) -> dict[str, ApiEndpoint]:
     """Return node, zone and hints of endpoints, by address, for clients that prefer near endpoints."""
     return {
-        text: as_json(ApiEndpoint(node_name=endpoint.node_name, zone=endpoint.zone, hints=endpoint.hints))
+        text: ApiEndpoint(node_name=endpoint.node_name, zone=endpoint.zone, hints=endpoint.hints)
         for endpoint_slice in slices
         for endpoint in endpoint_slice.endpoints
         for text in endpoint.addresses[:1]
@@ -125,7 +126,7 @@ def limited(subsets: PortSubsets, hostnames: Hostnames) -> tuple[PortSubsets, in
     fitting: dict[Ports, tuple[str, ...]] = {}
     dropped = 0
     for ports, addresses in subsets.items():
-        room -= len(json.dumps(endpoint_ports(ports))) + 40
+        room -= len(json.dumps(as_json(endpoint_ports(ports)))) + 40
         first_addresses = []
         for text in addresses:
             room -= len(text) + 12  # {"ip": "..."}, and the comma

@@ -18,16 +18,15 @@ from mcagent.controller.contract.export_ranges import is_export_address
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.ranges import Networks, address_of, networks_of, range_of
 from mcagent.controller.contract.services import (
-    Group,
-    Groups,
-    Hostnames,
+    ImportedEndpoint,
+    Ports,
     ServiceSpec,
     hostname_of,
     read_service_spec,
     read_subsets,
 )
 from mcagent.controller.machinery.reconciler import Leader, Ref, View
-from mcagent.controller.member.exports import export_ref
+from mcagent.controller.member.exports import export_ref, is_export_of
 from mcagent.controller.member.indexes import (
     API_SERVER,
     CLUSTER_INFOS,
@@ -45,6 +44,11 @@ from mcagent.model.parsing.field import printable
 
 Announced = tuple[tuple[str, tuple[str, ...]], ...]  # cluster ID and CIDRs, of all other clusters
 _SHOWN = 3  # addresses of a refusal that are named
+
+_OF_THIS_CLUSTER = "of this cluster, which does not export the Service"
+_UNKNOWN = "in no CIDR that another cluster announces, nor in allowedEndpointCIDRs of this one"
+_OF_LEADER = "the API server of the leader"
+_OF_OTHER_CLUSTER = "of a cluster that does not export the Service"
 
 
 def cidrs_of(obj: ApiObject | None) -> tuple[str, ...]:
@@ -67,10 +71,9 @@ def networks(announced: Announced, own: Iterable[str], allowed: Iterable[str] = 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedEndpoints:
-    """The endpoints in a ResourceImport, unchecked: addresses by cluster and ports."""
+    """The endpoints in a ResourceImport, unchecked."""
 
-    groups: Groups = field(default_factory=dict)
-    hostnames: Hostnames = field(default_factory=dict)
+    endpoints: Sequence[ImportedEndpoint] = ()
     ready: Mapping[str, int] = field(default_factory=dict)  # endpoints behind the ClusterIPs of clusters
 
 
@@ -95,26 +98,26 @@ def read_endpoints(resource_import: ResourceImport) -> ImportedEndpoints:
         if len(cluster_ids) == len(subsets) and all(map(names.is_cluster_id, cluster_ids))
         else [""] * len(subsets)
     )
-    groups: dict[Group, dict[str, None]] = {}
+    addresses: dict[tuple[str, Ports, str], None] = {}
     hostnames: dict[str, str] = {}
-    for cluster, (_, ports, addresses) in zip(clusters, subsets, strict=True):
-        group = groups.setdefault((cluster, ports), {}) if ports else {}
-        for item in addresses:
-            group[item.ip] = None
+    for cluster, (_, ports, items) in zip(clusters, subsets, strict=True):
+        for item in items:
+            addresses[cluster, ports, item.ip] = None
             if hostname := hostname_of(item):
                 hostnames.setdefault(item.ip, hostname)
-    return ImportedEndpoints(
-        groups={group: tuple(addresses) for group, addresses in groups.items()},
-        hostnames=hostnames,
-        ready=ready_by_cluster(resource_import),
+    endpoints = tuple(
+        ImportedEndpoint(cluster=cluster, ports=ports, address=text, hostname=hostnames.get(text, ""))
+        for cluster, ports, text in addresses
+        if ports
     )
+    return ImportedEndpoints(endpoints=endpoints, ready=ready_by_cluster(resource_import))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
     """The endpoints that are used."""
 
-    groups: Groups
+    endpoints: Sequence[ImportedEndpoint]
     clusters: tuple[str, ...]  # the owners of the addresses, sorted
     refused: tuple[str, ...]  # a message for each reason of refusals
 
@@ -123,13 +126,9 @@ def own_addresses(view: View, leader: Leader, namespace: str, name: str) -> froz
     """Return the addresses that this cluster exports for a Service; None if it does not export it."""
     ref = export_ref(leader, names.endpoints_export(leader.cluster_id, namespace, name))
     export = view.get(ref, ResourceExport)
-    if export is None:
+    if export is None or not is_export_of(export, leader, namespace, name, ExportKind.ENDPOINTS):
         return None
-    spec = export.spec
-    about = (spec.cluster_id, spec.namespace, spec.name, spec.kind)
-    if about != (leader.cluster_id, namespace, name, ExportKind.ENDPOINTS):
-        return None
-    subsets = spec.endpoints.subsets if spec.endpoints is not None else ()
+    subsets = export.spec.endpoints.subsets if export.spec.endpoints is not None else ()
     return frozenset(address.ip for subset in subsets for address in subset.addresses)
 
 
@@ -168,7 +167,7 @@ def exporters_of(resource_import: ResourceImport | None) -> frozenset[str] | Non
 
 
 def accept(
-    groups: Groups,
+    endpoints: Iterable[ImportedEndpoint],
     own: frozenset[str] | None,
     view: View,
     leader: Leader,
@@ -186,55 +185,36 @@ def accept(
     """
     own_networks, foreign_networks = known_networks.read(view, leader)
     own_servers, leader_servers = _api_servers(view), frozenset(leader.addresses)
-    accepted: dict[Group, list[str]] = {}
-    clusters: dict[str, None] = {}
-    of_this_cluster: list[str] = []
-    of_leader: list[str] = []
-    unknown: list[str] = []
-    of_other_cluster: list[str] = []
-    for (stated_owner, ports), addresses in groups.items():
-        for text in addresses:
-            number, cluster = address_of(text), stated_owner
-            if own is not None and text in own and number is not None:
-                cluster = leader.cluster_id
-            elif number is None:
-                unknown.append(text)
-                continue
-            elif own_networks.owners(number) or text in own_servers or view.indexed(NODES_BY_ADDRESS, text):
-                of_this_cluster.append(text)
-                continue
-            elif text in leader_servers:
-                of_leader.append(text)
-                continue
+    accepted: list[ImportedEndpoint] = []
+    reasons = (_OF_THIS_CLUSTER, _UNKNOWN, _OF_LEADER, _OF_OTHER_CLUSTER)
+    refused: dict[str, list[str]] = {reason: [] for reason in reasons}
+    for endpoint in endpoints:
+        text, number = endpoint.address, address_of(endpoint.address)
+        if number is None:
+            refused[_UNKNOWN].append(text)
+        elif own is not None and text in own:
+            accepted.append(replace(endpoint, cluster=leader.cluster_id))
+        elif own_networks.owners(number) or text in own_servers or view.indexed(NODES_BY_ADDRESS, text):
+            refused[_OF_THIS_CLUSTER].append(text)
+        elif text in leader_servers:
+            refused[_OF_LEADER].append(text)
+        elif not (owners := foreign_networks.owners(number)):
+            refused[_UNKNOWN].append(text)
+        else:
+            owning_clusters = {owner for owner in owners if owner}
+            possible = owning_clusters if exporters is None else owning_clusters & exporters
+            if owning_clusters and not possible:
+                refused[_OF_OTHER_CLUSTER].append(text)
+            elif possible and endpoint.cluster not in possible:
+                accepted.append(replace(endpoint, cluster=min(possible)))
             else:
-                owners = foreign_networks.owners(number)
-                if not owners:
-                    unknown.append(text)
-                    continue
-                owning_clusters = {owner for owner in owners if owner}
-                possible = owning_clusters if exporters is None else owning_clusters & exporters
-                if owning_clusters and not possible:
-                    of_other_cluster.append(text)
-                    continue
-                if possible and stated_owner not in possible:
-                    cluster = min(possible)
-            if cluster:
-                clusters[cluster] = None
-            accepted.setdefault((cluster, ports), []).append(text)
-    refused = []
-    if of_this_cluster and own is None:  # else this cluster exported them a moment ago
-        refused.append(f"{_named(of_this_cluster)}: of this cluster, which does not export the Service")
-    if unknown:
-        outside = "in no CIDR that another cluster announces, nor in allowedEndpointCIDRs of this one"
-        refused.append(f"{_named(unknown)}: {outside}")
-    if of_leader:
-        refused.append(f"{_named(of_leader)}: the API server of the leader")
-    if of_other_cluster:
-        refused.append(f"{_named(of_other_cluster)}: of a cluster that does not export the Service")
+                accepted.append(endpoint)
+    if own is not None:  # this cluster exported them a moment ago
+        del refused[_OF_THIS_CLUSTER]
     return Accepted(
-        groups={group: tuple(addresses) for group, addresses in accepted.items()},
-        clusters=tuple(sorted(clusters)),
-        refused=tuple(refused),
+        endpoints=accepted,
+        clusters=tuple(sorted({endpoint.cluster for endpoint in accepted} - {""})),
+        refused=tuple(f"{_named(addresses)}: {reason}" for reason, addresses in refused.items() if addresses),
     )
 
 
@@ -250,8 +230,14 @@ def _named(addresses: list[str]) -> str:
 
 
 def behind_own_address(
-    groups: Groups, own: frozenset[str] | None, view: View, leader: Leader, key: str, *, export_range: str = ""
-) -> Groups:
+    endpoints: Sequence[ImportedEndpoint],
+    own: frozenset[str] | None,
+    view: View,
+    leader: Leader,
+    key: str,
+    *,
+    export_range: str = "",
+) -> Sequence[ImportedEndpoint]:
     """Return the endpoints of the Service `key` ("namespace/name"), its Pods in place of its own ClusterIP.
 
     The ClusterIP of each exporter is an endpoint of the imported Service. kube-proxy, in each mode, translates a
@@ -264,17 +250,13 @@ def behind_own_address(
     service = view.get(Ref(kind=Kind.SERVICE, namespace=namespace, name=name), ApiService)
     own_ips = frozenset(cluster_ips(service) if service is not None and own else ()) & (own or frozenset())
     own_ips |= {text for text in own or () if export_range and is_export_address(text, export_range)}
-    if service is None or not any(own_ips.intersection(addresses) for addresses in groups.values()):
-        return groups
-    with_pods: dict[Group, dict[str, None]] = {}
-    serving: set[str] = set()
-    for group, addresses in groups.items():
-        if own_ips.intersection(addresses):
-            serving.update(port_name for port_name, _, _ in group[1])
-        if foreign := [text for text in addresses if text not in own_ips]:
-            with_pods.setdefault(group, {}).update(dict.fromkeys(foreign))
-    slices = view.indexed(SLICES_BY_SERVICE, key)
-    for ports, pods in pod_ip_subsets(service, slices).items():
-        if served_ports := tuple(port for port in ports if port[0] in serving):
-            with_pods.setdefault((leader.cluster_id, served_ports), {}).update(dict.fromkeys(pods))
-    return {group: tuple(addresses) for group, addresses in with_pods.items()}
+    serving = {name for endpoint in endpoints if endpoint.address in own_ips for name, _, _ in endpoint.ports}
+    if service is None or not serving:
+        return endpoints
+    pods = [
+        ImportedEndpoint(address=text, ports=served_ports, cluster=leader.cluster_id)
+        for ports, addresses in pod_ip_subsets(service, view.indexed(SLICES_BY_SERVICE, key)).items()
+        if (served_ports := tuple(port for port in ports if port[0] in serving))
+        for text in addresses
+    ]
+    return [*(endpoint for endpoint in endpoints if endpoint.address not in own_ips), *pods]

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Sequence
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.conditions import FALSE, TRUE, by_type, condition
-from mcagent.controller.machinery.reconciler import Json, Ref, View, Wanted
+from mcagent.controller.machinery.reconciler import Ref, View, Wanted
 from mcagent.controller.member.membership import import_ref
 from mcagent.model.api.base import Condition, condition_of
 from mcagent.model.api.kubernetes import ApiServicePort
 from mcagent.model.api.multicluster import ApiServiceExport, ResourceExport, ResourceImport
+from mcagent.model.api.patches import patch
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.clusters import ADDRESS_CONDITION
 from mcagent.model.parsing.field import printable
@@ -30,7 +31,7 @@ def export_status(
     export: ApiServiceExport,
     refusal: tuple[str, str] | None,
     message: str,
-    conditions: Sequence[Json],
+    conditions: Sequence[Condition],
     now: float,
     *,
     address: str = "",
@@ -48,9 +49,7 @@ def export_status(
     elif address:
         assigned = condition(before, ADDRESS_CONDITION, TRUE, reason="Assigned", message=address, now=now)
         conditions = [*conditions, assigned]
-    # metav1.Condition requires a message, empty or not
-    stamp = {"message": "", "observedGeneration": export.metadata.generation}
-    own = [stamp | fields for fields in (valid, *conditions)]
+    own = [_stamped(entry, export) for entry in (valid, *conditions)]
     ref = Ref(kind=Kind.SERVICE_EXPORT, namespace=export.namespace, name=export.name)
     return Wanted(ref=ref, conditions=by_type(own, _TYPES), create=False)
 
@@ -60,11 +59,23 @@ def withdrawn(export: ApiServiceExport, now: float) -> Wanted | None:
     before = export.status.conditions
     if condition_of(before, "Ready").reason in ("", NO_CLUSTER_SET):
         return None
-    stamp = {"observedGeneration": export.metadata.generation}
     why = "this cluster is in no ClusterSet: the Service is not exported"
-    ready = stamp | condition(before, "Ready", FALSE, reason=NO_CLUSTER_SET, message=why, now=now)
+    ready = _stamped(condition(before, "Ready", FALSE, reason=NO_CLUSTER_SET, message=why, now=now), export)
     ref = Ref(kind=Kind.SERVICE_EXPORT, namespace=export.namespace, name=export.name)
     return Wanted(ref=ref, conditions=by_type([ready], ("Conflict", ADDRESS_CONDITION)), create=False)
+
+
+def _stamped(entry: Condition, export: ApiServiceExport) -> Condition:
+    """Return a condition with the generation of its object. metav1.Condition requires a message, empty or not."""
+    return patch(
+        Condition,
+        type=entry.type,
+        status=entry.status,
+        reason=entry.reason,
+        message=entry.message,
+        last_transition_time=entry.last_transition_time,
+        observed_generation=export.metadata.generation,
+    )
 
 
 def leaders_conditions(
@@ -76,7 +87,7 @@ def leaders_conditions(
     *,
     not_ready: str = "",
     outside: str = "",
-) -> list[Json]:
+) -> list[Condition]:
     """Return Ready and Conflict from the status of the two ResourceExports; only Ready while they have none.
 
     The message of Ready has what the leader leaves out of an export that it merges.

@@ -5,30 +5,40 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mcagent.controller.contract import names
 from mcagent.controller.contract.annotations import Texts
 from mcagent.controller.contract.services import (
-    CLUSTER_SET_IP,
-    HEADLESS,
+    CLIENT_IP,
+    NO_AFFINITY,
     NO_CLUSTER_IP,
-    Groups,
+    Group,
     Hostnames,
+    ImportedEndpoint,
     Ports,
     ServiceSpec,
+    affinity_config,
     endpoint_subsets,
-    service_fields,
+    import_spec,
     service_ports,
-    session_affinity,
 )
-from mcagent.controller.machinery.reconciler import Json, Ref, View, Wanted
+from mcagent.controller.machinery.reconciler import Ref, View, Wanted
 from mcagent.controller.member.indexes import SLICES_BY_SERVICE, service_of
 from mcagent.controller.member.membership import is_managed, managed_labels
-from mcagent.model.api.base import ApiObject
-from mcagent.model.api.kubernetes import ApiEndpointSlice, ApiService, Endpoints
-from mcagent.model.api.multicluster import ApiServiceImport
-from mcagent.model.objects import Kind
+from mcagent.model.api.base import ApiObject, Metadata
+from mcagent.model.api.kubernetes import (
+    ApiEndpoint,
+    ApiEndpointPort,
+    ApiEndpointSlice,
+    ApiService,
+    ApiServiceSpec,
+    EndpointConditions,
+    Endpoints,
+)
+from mcagent.model.api.multicluster import ApiServiceImport, ImportedCluster, ServiceImportStatus
+from mcagent.model.api.patches import ABSENT, UNSET, metadata_patch, patch
+from mcagent.model.objects import IpProtocol, Kind
 from mcagent.model.traffic import EXPORTED_TRAFFIC_ANNOTATION, READY_ANNOTATION
 
 WHOLE = 100  # endpoints that are not divided into several slices
@@ -36,15 +46,6 @@ CUT = 64  # endpoints of a slice on average: one in so many hashes begins a slic
 MOST = 1000  # endpoints of a slice, the limit of the API
 _CLOSE = "PreferClose"  # the trafficDistribution that all versions of Kubernetes with this field accept
 _CLOSE_TOO = frozenset({_CLOSE, "PreferSameZone", "PreferSameNode"})  # the last falls back to the zone
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Details:
-    """The content of slices beside addresses and ports."""
-
-    hostnames: Hostnames = field(default_factory=dict)
-    ready: Mapping[str, int] = field(default_factory=dict)  # endpoints behind the ClusterIPs of other clusters
-    places: Mapping[str, Json] = field(default_factory=dict)  # node, zone and hints of own endpoints, by address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,26 +128,26 @@ def is_mirrored(target: ImportedService, view: View) -> bool:
     return any(s.labels.get(names.SLICE_MANAGED_BY_LABEL) == names.SLICE_MIRRORED_BY for s in service_slices)
 
 
-def _marks() -> Json:
-    return {
-        "labels": managed_labels(),
-        "annotations": {names.IMPORTED_SERVICE_ANNOTATION: "true"},
-    }
+def _marks(**labels: str) -> Metadata:
+    return metadata_patch(
+        labels=managed_labels() | labels, annotations={names.IMPORTED_SERVICE_ANNOTATION: "true"}
+    )
 
 
 def service_object(target: ImportedService, definition: ServiceSpec) -> Wanted:
     """Return the Service. internalTrafficPolicy Local would drop connections on Nodes without endpoints."""
-    ports = [entry | {"targetPort": entry["port"]} for entry in service_ports(definition)]
-    spec = {
-        "type": "ClusterIP",
-        "selector": None,
-        "ports": ports,
-        "trafficDistribution": _CLOSE if definition.distribution in _CLOSE_TOO else None,
-        **session_affinity(None if definition.headless else definition.affinity_seconds, "None"),
-    }
-    if definition.headless:
-        spec["clusterIP"] = NO_CLUSTER_IP
-    return Wanted(ref=target.service, body={"metadata": _marks(), "spec": spec})
+    seconds = None if definition.headless else definition.affinity_seconds
+    spec = patch(
+        ApiServiceSpec,
+        type="ClusterIP",
+        selector=ABSENT,
+        ports=service_ports(definition.ports, are_targets=True),
+        cluster_ip=NO_CLUSTER_IP if definition.headless else UNSET,
+        session_affinity=NO_AFFINITY if seconds is None else CLIENT_IP,
+        session_affinity_config=affinity_config(seconds),
+        traffic_distribution=_CLOSE if definition.distribution in _CLOSE_TOO else ABSENT,
+    )
+    return Wanted(ref=target.service, body=patch(ApiService, metadata=_marks(), spec=spec))
 
 
 def is_of_other_type(service: ApiService | None, definition: ServiceSpec) -> bool:
@@ -155,17 +156,15 @@ def is_of_other_type(service: ApiService | None, definition: ServiceSpec) -> boo
     return bool(address) and (address == NO_CLUSTER_IP) != definition.headless
 
 
-def endpoints_of(target: ImportedService, groups: Groups, hostnames: Hostnames) -> Wanted:
+def endpoints_of(target: ImportedService, endpoints: Sequence[ImportedEndpoint]) -> Wanted:
     """Return the Endpoints. SKIP_MIRROR_LABEL prevents that Kubernetes mirrors them into slices."""
-    meta = _marks()
-    meta["labels"] |= {names.SKIP_MIRROR_LABEL: "true"}
     addresses_by_ports: dict[Ports, dict[str, None]] = {}
-    for (_, ports), addresses in sorted(groups.items()):
-        addresses_by_ports.setdefault(ports, {}).update(dict.fromkeys(addresses))
-    subsets = endpoint_subsets(
-        {ports: tuple(addresses) for ports, addresses in addresses_by_ports.items()}, hostnames
-    )
-    return Wanted(ref=target.endpoints, body={"metadata": meta, "subsets": subsets})
+    for endpoint in sorted(endpoints, key=lambda endpoint: (endpoint.cluster, endpoint.ports)):
+        addresses_by_ports.setdefault(endpoint.ports, {})[endpoint.address] = None
+    addresses = {ports: tuple(texts) for ports, texts in addresses_by_ports.items()}
+    subsets = endpoint_subsets(addresses, _hostnames(endpoints))
+    metadata = _marks(**{names.SKIP_MIRROR_LABEL: "true"})
+    return Wanted(ref=target.endpoints, body=patch(Endpoints, metadata=metadata, subsets=subsets))
 
 
 # --- the ServiceImport ---------------------------------------------------------------------------------------
@@ -179,33 +178,29 @@ def service_import_of(
     present: ApiServiceImport | None,
 ) -> Wanted:
     """Return the ServiceImport, with the ClusterIPs of `service`. `present`: the ServiceImport as it is."""
-    ips = [] if definition.headless else _addresses(service)
+    ips = () if definition.headless else _addresses(service)
     families = ["IPv4"] if definition.headless else ["IPv6" if ":" in text else "IPv4" for text in ips]
-    spec = {
-        "type": HEADLESS if definition.headless else CLUSTER_SET_IP,
-        "ips": ips,
-        "ports": service_ports(definition),
-        **session_affinity(definition.affinity_seconds, "None"),
-        **service_fields(definition),
-        "ipFamilies": families or None,  # of this cluster: slices are IPv4, Services have its families
-    }
-    return Wanted(
-        ref=target.service_import,
-        body={"metadata": _metadata(target, definition, present), "spec": spec},
-        status={
-            "endpointSliceObjects": "Present",  # slices are published, also if no endpoint is ready yet
-            "clusters": [{"cluster": cluster} for cluster in clusters],
-        },
+    body = patch(
+        ApiServiceImport,
+        metadata=_metadata(target, definition, present),
+        # families of this cluster: slices are IPv4, Services have its families
+        spec=import_spec(definition, families, ips=ips, no_affinity=NO_AFFINITY),
+        status=patch(
+            ServiceImportStatus,
+            endpoint_slice_objects="Present",  # slices are published, also if no endpoint is ready yet
+            clusters=tuple(ImportedCluster(cluster=cluster) for cluster in clusters),
+        ),
     )
+    return Wanted(ref=target.service_import, body=body)
 
 
-def _addresses(service: ApiService | None) -> list[str]:
+def _addresses(service: ApiService | None) -> tuple[str, ...]:
     if service is None:
-        return []
-    return list(service.spec.cluster_ips) or [*filter(None, (service.spec.cluster_ip,))]
+        return ()
+    return service.spec.cluster_ips or tuple(filter(None, (service.spec.cluster_ip,)))
 
 
-def _metadata(target: ImportedService, definition: ServiceSpec, present: ApiServiceImport | None) -> Json:
+def _metadata(target: ImportedService, definition: ServiceSpec, present: ApiServiceImport | None) -> Metadata:
     """Return labels and annotations. Those that are not exported any more are removed; foreign ones stay."""
     before = _keys_before(present)
     keys = {
@@ -217,7 +212,7 @@ def _metadata(target: ImportedService, definition: ServiceSpec, present: ApiServ
     annotations[names.DERIVED_SERVICE_ANNOTATION] = target.service.name
     annotations[EXPORTED_TRAFFIC_ANNOTATION] = definition.traffic or None
     annotations[names.EXPORTED_KEYS_ANNOTATION] = json.dumps(keys) if any(keys.values()) else None
-    return {"labels": labels, "annotations": annotations}
+    return metadata_patch(labels=labels, annotations=annotations)
 
 
 def _keys_before(present: ApiServiceImport | None) -> Mapping[str, object]:
@@ -237,14 +232,24 @@ def _changed(before: object, exported: Texts) -> dict[str, str | None]:
 # --- EndpointSlices -----------------------------------------------------------------------------------------
 
 
-def slices(target: ImportedService, groups: Groups, details: Details) -> dict[str, Json]:
+def slices(
+    target: ImportedService,
+    endpoints: Sequence[ImportedEndpoint],
+    ready: Mapping[str, int],
+    places: Mapping[str, ApiEndpoint],
+) -> dict[str, ApiEndpointSlice]:
     """Return the EndpointSlices of a Service by name, independently of present ones. Addresses are IPv4.
 
     Endpoints of one cluster with the same ports are sorted by a hash of their address. One in CUT hashes begins a
     slice, so a change of one endpoint changes one slice (or joins two, or divides one), whatever their number, and
     each controller makes the same slices without state.
+    `ready`: the endpoints behind the ClusterIPs of other clusters. `places`: `places_of` own endpoints.
     """
-    slices_by_name: dict[str, Json] = {}
+    hostnames = _hostnames(endpoints)
+    groups: dict[Group, dict[str, None]] = {}
+    for endpoint in endpoints:
+        groups.setdefault((endpoint.cluster, endpoint.ports), {})[endpoint.address] = None
+    slices_by_name: dict[str, ApiEndpointSlice] = {}
     for (cluster, ports), addresses in sorted(groups.items()):
         served = (f"{name}/{protocol}/{port}" for name, protocol, port in ports)
         group = _digest("|".join((cluster, *served)))[:8]
@@ -253,28 +258,52 @@ def slices(target: ImportedService, groups: Groups, details: Details) -> dict[st
             names.SLICE_MANAGED_BY_LABEL: names.SLICE_MANAGED_BY,
             names.MCS_SERVICE_NAME_LABEL: target.name,
         } | ({names.MCS_SOURCE_CLUSTER_LABEL: cluster} if cluster else {})
-        number = details.ready.get(cluster)
-        meta = {"labels": labels, "annotations": {READY_ANNOTATION: None if number is None else str(number)}}
-        for mark, members in _cut(addresses):
+        number = ready.get(cluster)
+        notes = {READY_ANNOTATION: None if number is None else str(number)}
+        metadata = metadata_patch(labels=labels, annotations=notes)
+        for mark, members in _cut([*addresses]):
             name = f"{target.service.name}-{group}" + (f"-{mark}" if mark else "")
-            slices_by_name[name] = _slice(meta, ports, members, details)
+            slices_by_name[name] = _slice(metadata, ports, members, hostnames, places)
     return slices_by_name
 
 
-def _slice(meta: Json, ports: Ports, addresses: Iterable[str], details: Details) -> Json:
-    hostnames = details.hostnames
-    endpoints = [
-        {"addresses": [text], "conditions": {"ready": True}}
-        | ({"hostname": hostnames[text]} if text in hostnames else {})
-        | details.places.get(text, {})
-        for text in addresses
-    ]
-    return {
-        "metadata": meta,
-        "addressType": "IPv4",
-        "endpoints": endpoints,
-        "ports": [{"name": name, "port": port, "protocol": protocol} for name, protocol, port in ports],  # "" too
-    }
+def _hostnames(endpoints: Sequence[ImportedEndpoint]) -> Hostnames:
+    return {endpoint.address: endpoint.hostname for endpoint in endpoints if endpoint.hostname}
+
+
+_READY = EndpointConditions(ready=True)
+_NO_PLACE = ApiEndpoint()
+
+
+def _slice(
+    metadata: Metadata,
+    ports: Ports,
+    addresses: Iterable[str],
+    hostnames: Hostnames,
+    places: Mapping[str, ApiEndpoint],
+) -> ApiEndpointSlice:
+    endpoints = (
+        ApiEndpoint(
+            addresses=(text,),
+            conditions=_READY,
+            hostname=hostnames.get(text, ""),
+            node_name=place.node_name,
+            zone=place.zone,
+            hints=place.hints,
+        )
+        for text, place in ((text, places.get(text, _NO_PLACE)) for text in addresses)
+    )
+    slice_ports = (
+        patch(ApiEndpointPort, name=name, port=port, protocol=IpProtocol(protocol))  # the name also if it is ""
+        for name, protocol, port in ports
+    )
+    return patch(
+        ApiEndpointSlice,
+        metadata=metadata,
+        address_type="IPv4",
+        endpoints=tuple(endpoints),
+        ports=tuple(slice_ports),
+    )
 
 
 def _cut(addresses: Sequence[str]) -> Iterator[tuple[str, list[str]]]:

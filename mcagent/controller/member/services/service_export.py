@@ -25,7 +25,6 @@ from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
     Index,
-    Json,
     Leader,
     ObjectChange,
     Ref,
@@ -70,8 +69,16 @@ from mcagent.controller.member.services.export_conditions import (
 )
 from mcagent.controller.member.services.served import ServedEndpoints, network_changed
 from mcagent.controller.settings import EndpointIpType, MemberSettings
-from mcagent.model.api.kubernetes import ApiEndpointSlice, ApiNode, ApiService, ApiServicePort
-from mcagent.model.api.multicluster import ApiServiceExport, ResourceExport
+from mcagent.model.api.kubernetes import (
+    ApiEndpointSlice,
+    ApiNode,
+    ApiService,
+    ApiServicePort,
+    ApiServiceSpec,
+    Subsets,
+)
+from mcagent.model.api.multicluster import ApiServiceExport, ExportedService, ResourceExport, ResourceExportSpec
+from mcagent.model.api.patches import patch
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.field import printable
@@ -79,6 +86,8 @@ from mcagent.model.traffic import READY_ANNOTATION, TRAFFIC_ANNOTATION, told_rea
 
 MAX_SERVICE_NAME = names.MAX_LABEL - len(names.IMPORTED_PREFIX)
 _SHOWN = 3  # keys that a message names
+
+_Present = dict[Ref, ResourceExport | None]  # the Service and the Endpoints export of a key, as they are
 
 
 def _by_export_name(export: ApiServiceExport) -> Iterable[str]:
@@ -95,7 +104,7 @@ class ExportDecision:
 
     reason: str = ""
     message: str = ""
-    spec: Json = field(default_factory=dict)
+    spec: ApiServiceSpec = field(default_factory=ApiServiceSpec)
     ports: Sequence[ApiServicePort] = ()
     subsets: PortSubsets = field(default_factory=dict)
     hostnames: Hostnames = field(default_factory=dict)
@@ -106,6 +115,7 @@ class ExportDecision:
     not_ready: str = ""  # if the Service is exported: why connections find no endpoint
     outside: str = ""  # if its ClusterIP lies outside the Service CIDR: what to do
     left_out: str = ""  # if the Service is exported: the reason of the Event with `message`
+    replaced: ResourceExport | None = None  # the export whose place in the quota it takes
 
     @property
     def refusal(self) -> tuple[str, str] | None:
@@ -169,59 +179,35 @@ class ServiceExports:
         leader = exporting_leader(view)
         if leader is None:
             return DesiredObjects()
+        present = _present(key, view, leader)
         staying = (export for export in view.indexed(BY_EXPORT_NAME, key) if not export.is_deleting)
         exports = sorted(staying, key=lambda export: export.age)
-        refs = _refs(leader, key)
-        steps: list[Wanted | Ref] = []
-        events: list[Event] = []
-        for late in exports[1:]:
-            first = exports[0].key
-            why = f"its ResourceExport would be named like that of Service {first}, which was exported first"
-            steps.append(export_status(late, ("AmbiguousName", why), "", (), now))
-            events.append(Event(subject=late.subject, reason="AmbiguousName", message=f"not exported: {why}"))
         if not exports:
-            return DesiredObjects(steps=[*_removals(view, leader, refs)])
+            return DesiredObjects(steps=[*_removals(present, leader)])
         export = exports[0]
-        decision, again = self._judge(export, view, leader, refs), None
-        if not decision.refusal:
-            place = QUOTA.place(view, leader, refs[0].name, export.namespace)
-            if place.refusal:
-                decision, again = ExportDecision(reason=TOO_MANY_EXPORTS, message=place.refusal), RETRY
-            for other in _key_of_export(place.replaced, leader) if place.replaced is not None else ():
-                steps += _removals(view, leader, _refs(leader, other))
-        resource_exports = [view.get(ref, ResourceExport) for ref in refs]
+        why = f"its ResourceExport would be named like that of Service {export.key}, which was exported first"
+        ambiguous = ExportDecision(reason="AmbiguousName", message=why)
+        decision = self._judge(export, view, leader, [*present])
+        replaced = _key_of_export(decision.replaced, leader) if decision.replaced is not None else []
         reasons = {"not_ready": decision.not_ready, "outside": decision.outside}
-        conditions = leaders_conditions(export, resource_exports, decision.ports, view, now, **reasons)
-        address = decision.address
-        steps.append(export_status(export, decision.refusal, decision.message, conditions, now, address=address))
-        events += _events(export, decision, refs, view)
-        if decision.refusal:
-            return DesiredObjects(steps=[*steps, *_removals(view, leader, refs)], events=events, again=again)
-        own = {"clusterID": leader.cluster_id, "namespace": export.namespace, "name": export.name}
-        subsets = endpoint_subsets(decision.subsets, decision.hostnames)
-        metadata = as_annotations(decision.metadata.labels, decision.metadata.annotations)
-        metadata |= {TRAFFIC_ANNOTATION: decision.traffic or None, ADDRESS_ANNOTATION: decision.address or None}
-        ready = str(told_ready(ready_of(resource_exports[1]), decision.ready)) if decision.ready else None
-        payloads: tuple[tuple[Json, dict[str, str | None]], ...] = (
-            ({"kind": ExportKind.SERVICE, "service": {"serviceSpec": decision.spec}}, metadata),
-            (
-                {"kind": ExportKind.ENDPOINTS, "endpoints": {"subsets": subsets}},
-                {READY_ANNOTATION: ready},
-            ),
+        conditions = leaders_conditions(export, present.values(), decision.ports, view, now, **reasons)
+        why, address = decision.message, decision.address
+        written, holder = ([], None) if decision.refusal else _written(export, decision, present, leader)
+        return DesiredObjects(
+            steps=[
+                *(export_status(late, ambiguous.refusal, "", (), now) for late in exports[1:]),
+                *(ref for other in replaced for ref in _removals(_present(other, view, leader), leader)),
+                export_status(export, decision.refusal, why, conditions, now, address=address),
+                *written,
+                *(_removals(present, leader) if decision.refusal or holder is not None else ()),
+            ],
+            events=[
+                *(event for late in exports[1:] for event in _events(late, ambiguous, (), view)),
+                *_events(export, decision, present, view),
+                *_name_held(export, holder, leader),
+            ],
+            again=RETRY if decision.reason == TOO_MANY_EXPORTS else None,
         )
-        for ref, present, (payload, notes) in zip(refs, resource_exports, payloads, strict=True):
-            if present is not None and present.is_deleting:
-                break  # created again once it is gone
-            spec = own | payload
-            if present is not None and not _is_about(present, spec):
-                # It is of another Service with this name, and these fields cannot be changed.
-                steps += _removals(view, leader, refs)
-                if present.spec.cluster_id != leader.cluster_id:
-                    message = f'the name {ref.name} is taken by cluster "{printable(present.spec.cluster_id)}"'
-                    events.append(Event(subject=export.subject, reason="ExportFailed", message=message))
-                break
-            steps.append(resource_export(ref, spec, present, notes))
-        return DesiredObjects(steps=steps, events=events)
 
     def _judge(self, export: ApiServiceExport, view: View, leader: Leader, refs: Sequence[Ref]) -> ExportDecision:
         """Return the payload, or the reason why nothing is exported: KEP-1645's reasons where it has one."""
@@ -238,9 +224,8 @@ class ServiceExports:
             message = "the Service has no IPv4 ClusterIP (endpointIPType is ClusterIP)"
             return ExportDecision(reason="ServiceNoClusterIP", message=message)
         if not ports_of(service):
-            return ExportDecision(
-                reason="ServiceWithoutPorts", message="a Service without ports has nothing to export"
-            )
+            message = "a Service without ports has nothing to export"
+            return ExportDecision(reason="ServiceWithoutPorts", message=message)
         if len(name) > MAX_SERVICE_NAME or not all(names.is_subdomain(ref.name) for ref in refs):
             message = (
                 f"too long: the name may have {MAX_SERVICE_NAME} characters; cluster ID, namespace and name "
@@ -253,20 +238,23 @@ class ServiceExports:
             if not address:
                 message = f"the export range {cidr} of this cluster has no free address"
                 return ExportDecision(reason="NoExportAddress", message=message)
+        place = QUOTA.place(view, leader, refs[0].name, namespace)
+        if place.refusal:
+            return ExportDecision(reason=TOO_MANY_EXPORTS, message=place.refusal)
         slices = view.indexed(SLICES_BY_SERVICE, f"{namespace}/{name}")
         hostnames = hostnames_of(slices) if is_headless(service) else {}
-        ready, not_served, not_ready = None, "", ""
+        ready, not_served, not_ready, outside = None, "", "", ""
         if by_pod_ip:
             prefixes = pod_prefixes(view, self._settings)
             hostnames = {published_address(text, prefixes): hostname for text, hostname in hostnames.items()}
             subsets, dropped = limited(published_subsets(pod_ip_subsets(service, slices), prefixes), hostnames)
-            not_ready = (
-                "" if subsets else "no usable endpoint: no IPv4 endpoint with a port of the Service is ready"
-            )
+            if not subsets:
+                not_ready = "no usable endpoint: no IPv4 endpoint with a port of the Service is ready"
         else:
             served = self._served.ports(view, service, slices)
             ready, not_served, not_ready = served.ready, served.why_refused, served.why_not_ready
             subsets, dropped = limited(cluster_ip_subsets(service, served.ports, address), {})
+            outside = "" if address else unreachable_cluster_ip(view, self._settings, cluster_ips(service)[0])
         metadata = asked_for(export)
         traffic, error = traffic_of(export)
         notes = [error] if error else []
@@ -288,22 +276,58 @@ class ServiceExports:
             metadata=metadata,
             traffic=traffic,
             not_ready=not_ready,
-            outside=""
-            if by_pod_ip or address
-            else unreachable_cluster_ip(view, self._settings, cluster_ips(service)[0]),
+            outside=outside,
             left_out="EndpointsLeftOut" if dropped or not_served else "MetadataLeftOut" if notes else "",
+            replaced=place.replaced,
         )
 
 
-def _is_about(resource_export: ResourceExport, spec: Json) -> bool:
-    """Tell whether a ResourceExport has the cluster ID, namespace, name and kind of a spec."""
-    present = {
-        "clusterID": resource_export.spec.cluster_id,
-        "namespace": resource_export.spec.namespace,
-        "name": resource_export.spec.name,
-        "kind": resource_export.spec.kind,
-    }
-    return present.items() <= spec.items()
+def _written(
+    export: ApiServiceExport, decision: ExportDecision, present: _Present, leader: Leader
+) -> tuple[list[Wanted], ResourceExport | None]:
+    """Return the ResourceExports to write, up to the first that cannot be, and the object that holds its name.
+
+    That is an export of another Service with this name, and its fields that say so cannot be changed.
+    """
+    written: list[Wanted] = []
+    metadata = as_annotations(decision.metadata.labels, decision.metadata.annotations)
+    metadata |= {TRAFFIC_ANNOTATION: decision.traffic or None, ADDRESS_ANNOTATION: decision.address or None}
+    subsets = endpoint_subsets(decision.subsets, decision.hostnames)
+    ready = str(told_ready(ready_of([*present.values()][1]), decision.ready)) if decision.ready else None
+    service_payload = patch(
+        ResourceExportSpec,
+        cluster_id=leader.cluster_id,
+        namespace=export.namespace,
+        name=export.name,
+        kind=ExportKind.SERVICE,
+        service=patch(ExportedService, service_spec=decision.spec),
+    )
+    endpoints_payload = patch(
+        ResourceExportSpec,
+        cluster_id=leader.cluster_id,
+        namespace=export.namespace,
+        name=export.name,
+        kind=ExportKind.ENDPOINTS,
+        endpoints=patch(Subsets, subsets=subsets),
+    )
+    payloads = ((service_payload, metadata), (endpoints_payload, {READY_ANNOTATION: ready}))
+    for (ref, before), (spec, notes) in zip(present.items(), payloads, strict=True):
+        if before is not None and before.is_deleting:
+            break  # created again once it is gone
+        if before is not None and _identity(before.spec) != _identity(spec):
+            return written, before
+        written.append(resource_export(ref, spec, before, notes))
+    return written, None
+
+
+def _name_held(export: ApiServiceExport, holder: ResourceExport | None, leader: Leader) -> Iterable[Event]:
+    if holder is not None and holder.spec.cluster_id != leader.cluster_id:
+        message = f'the name {holder.name} is taken by cluster "{printable(holder.spec.cluster_id)}"'
+        yield Event(subject=export.subject, reason="ExportFailed", message=message)
+
+
+def _identity(spec: ResourceExportSpec) -> tuple[str, ...]:
+    return (spec.cluster_id, spec.namespace, spec.name, spec.kind)
 
 
 def _key_of_export(resource_export: ResourceExport, leader: Leader | None) -> list[str]:
@@ -317,20 +341,18 @@ def _key_of_export(resource_export: ResourceExport, leader: Leader | None) -> li
     return [name[len(prefix) : -len(suffix)]]
 
 
-def _refs(leader: Leader, key: str) -> tuple[Ref, Ref]:
-    """Return the references to the Service and the Endpoints export of a key."""
-    first = f"{leader.cluster_id}-{key}"
-    return export_ref(leader, f"{first}-service"), export_ref(leader, f"{first}-endpoints")
+def _present(key: str, view: View, leader: Leader) -> _Present:
+    refs = (export_ref(leader, f"{leader.cluster_id}-{key}-{kind}") for kind in ("service", "endpoints"))
+    return {ref: view.get(ref, ResourceExport) for ref in refs}
 
 
 QUOTA = Quota(kind=ExportKind.SERVICE, what="Services", namespace_of=lambda export: export.spec.namespace)
 
 
-def _removals(view: View, leader: Leader, refs: Sequence[Ref]) -> Iterable[Ref]:
-    """Yield the present ResourceExports of this cluster among `refs`, the endpoints first."""
-    for ref in reversed(refs):
-        resource_export = view.get(ref, ResourceExport)
-        if resource_export is not None and resource_export.spec.cluster_id == leader.cluster_id:
+def _removals(present: _Present, leader: Leader) -> Iterable[Ref]:
+    """Yield those of these ResourceExports that are this cluster's, the endpoints first."""
+    for ref, export in reversed(present.items()):
+        if export is not None and export.spec.cluster_id == leader.cluster_id:
             yield ref
 
 

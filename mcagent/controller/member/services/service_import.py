@@ -18,7 +18,6 @@ from mcagent.controller.contract.services import ServiceSpec, import_target
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
-    Json,
     ObjectChange,
     Ref,
     Side,
@@ -52,7 +51,6 @@ from mcagent.controller.member.services.endpoints import (
     read_service,
 )
 from mcagent.controller.member.services.imported import (
-    Details,
     ImportedService,
     endpoints_of,
     is_imported,
@@ -81,7 +79,7 @@ _REFILLED = 64  # free places that are filled at once; the resync fills the othe
 class _Objects:
     """The objects of an import beside the Service."""
 
-    slices: Mapping[str, Json]
+    slices: Mapping[str, ApiEndpointSlice]
     endpoints: Wanted  # written only with WriteEndpoints.ALWAYS
     service_import: Wanted
 
@@ -185,7 +183,7 @@ class ServiceImports:
         try:
             service_spec = read_service(definition)
             backends = imports.get(ExportKind.ENDPOINTS)
-            endpoints = ImportedEndpoints() if backends is None else read_endpoints(backends)
+            imported = ImportedEndpoints() if backends is None else read_endpoints(backends)
         except InputError as err:
             message = f"Service {key} is not imported while invalid: {err}"
             return DesiredObjects(events=[Event(subject=about, reason="InvalidImport", message=message)])
@@ -193,16 +191,16 @@ class ServiceImports:
         if obstacle is not None:
             return DesiredObjects(events=[obstacle])
         own = own_addresses(view, leader, namespace, name)
-        accepted = accept(endpoints.groups, own, view, leader, self._known, exporters=exporters_of(backends))
+        accepted = accept(imported.endpoints, own, view, leader, self._known, exporters=exporters_of(backends))
         own_range = export_cidr(view, self._settings)
-        groups = behind_own_address(accepted.groups, own, view, leader, key, export_range=own_range)
-        groups, hostnames = local_endpoints(groups, endpoints.hostnames, own, pod_prefixes(view, self._settings))
+        endpoints = behind_own_address(accepted.endpoints, own, view, leader, key, export_range=own_range)
+        endpoints = local_endpoints(endpoints, own, pod_prefixes(view, self._settings))
         clusters = _clusters(imports) or accepted.clusters
-        ready = {cluster: number for cluster, number in endpoints.ready.items() if cluster != leader.cluster_id}
+        ready = {cluster: number for cluster, number in imported.ready.items() if cluster != leader.cluster_id}
         places = places_of(view.indexed(SLICES_BY_SERVICE, key)) if own else {}
         objects = _Objects(
-            slices=slices(target, groups, Details(hostnames=hostnames, ready=ready, places=places)),
-            endpoints=endpoints_of(target, groups, hostnames),
+            slices=slices(target, endpoints, ready, places),
+            endpoints=endpoints_of(target, endpoints),
             service_import=service_import_of(
                 target,
                 service_spec,

@@ -54,7 +54,7 @@ def nodes(cluster: ExaminedCluster) -> list[ApiNode]:
 
 def component_of(obj: RawObject) -> str:
     """Return the component of an object of mcagent: agent, member, leader."""
-    return str((value_at(obj, "metadata", "labels") or {}).get("app.kubernetes.io/component", ""))
+    return text_at(obj, "metadata", "labels", "app.kubernetes.io/component")
 
 
 def examine(cluster: ExaminedCluster) -> Iterator[CheckFinding]:

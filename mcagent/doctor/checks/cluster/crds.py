@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Sequence
+from functools import cache
 
 from mcagent.api.doctor import CheckFinding
 from mcagent.controller.admin import manifests
@@ -43,7 +43,8 @@ def crds(cluster: ExaminedCluster) -> dict[str, RawObject]:
     return {name_of(crd): crd for crd in items}
 
 
-def expected_crds(role: InstalledRole) -> list[RawObject]:
+@cache
+def expected_crds(role: InstalledRole) -> Sequence[RawObject]:
     """Return the CRDs of this version for a role."""
     parts = {Part.CRDS, *manifests.PARTS[role]}
     return [obj for obj in manifests.objects(parts, manifests.Site()) if obj["kind"] == CRD]
@@ -83,14 +84,14 @@ def _judge(crd: RawObject, installed: RawObject | None, role: InstalledRole) -> 
         yield CHECK.finding("CrdFields", f"it lacks {', '.join(pruned[:8])}", subject=name, role=role)
 
 
-def _served(crd: RawObject) -> dict[str, Mapping[str, Any]]:
+def _served(crd: RawObject) -> dict[str, RawObject]:
     """Return the schemas of a CRD's versions that are served, by the version's name."""
     versions = [version for version in items_at(crd, "spec", "versions") if version.get("served")]
     schemas = {text_at(version, "name"): value_at(version, "schema", "openAPIV3Schema") for version in versions}
     return {name: schema if isinstance(schema, dict) else {} for name, schema in schemas.items()}
 
 
-def _pruned(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: str) -> Iterator[str]:
+def _pruned(ours: RawObject, theirs: RawObject, path: str) -> Iterator[str]:
     """Yield the fields of our schema that theirs would prune."""
     if theirs.get("x-kubernetes-preserve-unknown-fields"):
         return

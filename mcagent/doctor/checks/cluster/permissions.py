@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
 
 import yaml
 
@@ -20,6 +19,7 @@ from mcagent.doctor.checks.cluster.controller import deployments
 from mcagent.doctor.examined import TIMEOUT, ExaminedCluster
 from mcagent.doctor.readings.reviews import allowed
 from mcagent.kube.errors import ApiRefusalError
+from mcagent.kube.source import RawObject
 from mcagent.model.errors import SourceError
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
@@ -97,7 +97,7 @@ def _accounts(cluster: ExaminedCluster) -> list[Account]:
     return [accounts[role] for role in sorted(accounts)]
 
 
-def _config(cluster: ExaminedCluster, account: Account) -> Mapping[str, Any]:
+def _config(cluster: ExaminedCluster, account: Account) -> RawObject:
     """Return the configuration on which a role's rights depend; {} if there is none. Raises SourceError."""
     path = object_path(Kind.CONFIG_MAP, account.namespace, f"mcagent-{account.role}")
     try:
@@ -116,7 +116,7 @@ def _config(cluster: ExaminedCluster, account: Account) -> Mapping[str, Any]:
     return {"replicatedPolicies": {str(key): str(value) for key, value in values.items()}} | keys_of_agents
 
 
-def _rights(account: Account, config: Mapping[str, Any]) -> set[tuple[str, str, str, str]]:
+def _rights(account: Account, config: RawObject) -> set[tuple[str, str, str, str]]:
     """Return the rights in the roles of a part: namespace ("" for all), verb, group, resource.
 
     Those of a member and of agents depend on their configuration (`replicatedPolicies`, `nodeTrafficEncryption`).

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mcagent.api.doctor import CheckFinding
-from mcagent.controller.admin.fields import items_at, name_of, namespace_of, text_at, value_at
 from mcagent.core.causes import CAUSES
 from mcagent.doctor.check import DoctorCheck, failed
 from mcagent.doctor.checks.cluster.agents import nodes
 from mcagent.doctor.examined import ExaminedCluster
-from mcagent.kube.source import RawObject
+from mcagent.model.api.kubernetes import ApiPod
 from mcagent.model.config import PodRouting
 from mcagent.model.net import Address, Network, address_or_none, contains, network_or_none
 
@@ -24,7 +23,6 @@ CHECK = DoctorCheck(
         "PodsOutsideCIDRs": failed(_CAUSE.why, _CAUSE.do),  # a problem of the input as well
     },
 )
-_ENDED = {"Succeeded", "Failed"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,18 +36,17 @@ class PlacedPod:
 
 def placed_pods(cluster: ExaminedCluster) -> tuple[PlacedPod, ...]:
     """Return the Pods with IPv4 addresses of their own. Raises SourceError."""
-    return tuple(placed for pod in cluster.items("/api/v1/pods") for placed in places_of(pod))
+    return tuple(placed for pod in cluster.objects(ApiPod) for placed in places_of(pod))
 
 
-def places_of(pod: RawObject) -> Iterator[PlacedPod]:
+def places_of(pod: ApiPod) -> Iterator[PlacedPod]:
     """Yield the IPv4 addresses of one Pod; none in the host network, and none of a Pod that ended."""
-    if value_at(pod, "spec", "hostNetwork") is True or text_at(pod, "status", "phase") in _ENDED:
+    if pod.spec.host_network or pod.status.is_finished:
         return
-    for entry in items_at(pod, "status", "podIPs"):
-        address = address_or_none(text_at(entry, "ip"))
+    for entry in pod.status.pod_ips:
+        address = address_or_none(entry.ip)
         if address is not None and address.version == 4:
-            name = f"{namespace_of(pod)}/{name_of(pod)}"
-            yield PlacedPod(name=name, node=text_at(pod, "spec", "nodeName"), address=address)
+            yield PlacedPod(name=pod.key, node=pod.spec.node_name, address=address)
 
 
 def cidrs_by_node(cluster: ExaminedCluster) -> dict[str, tuple[Network, ...]]:

@@ -9,10 +9,11 @@ from mcagent.api.doctor import CheckFinding
 from mcagent.controller.admin.fields import items_at, name_of, namespace_of, text_at, texts_at
 from mcagent.core.fragments.tunnel_guard import BFD_PORT, tunnel_port
 from mcagent.doctor.check import DoctorCheck, warning
+from mcagent.doctor.checks.cluster.agents import nodes
+from mcagent.doctor.checks.cluster.leader import imports
 from mcagent.doctor.examined import ExaminedCluster
 from mcagent.kube.source import RawObject
-from mcagent.model.api.kubernetes import ApiNode
-from mcagent.model.api.multicluster import ApiClusterInfoImport, ApiGateway
+from mcagent.model.api.multicluster import ApiGateway
 
 CHECK = DoctorCheck(
     name="tunnel-services",
@@ -67,9 +68,9 @@ def tunnel_ends(cluster: ExaminedCluster) -> frozenset[str]:
     own = [
         address for gateway in cluster.objects(ApiGateway) for address in (gateway.gateway_ip, gateway.internal_ip)
     ]
-    remote = [g.gateway_ip for info in cluster.objects(ApiClusterInfoImport) for g in info.spec.gateway_infos]
-    nodes = [entry.address for node in cluster.objects(ApiNode) for entry in node.status.addresses]
-    return frozenset((*own, *remote, *nodes))
+    remote = [gateway.gateway_ip for info in cluster.read(imports) for gateway in info.spec.gateway_infos]
+    of_nodes = [entry.address for node in cluster.read(nodes) for entry in node.status.addresses]
+    return frozenset((*own, *remote, *of_nodes))
 
 
 def examine(cluster: ExaminedCluster) -> Iterator[CheckFinding]:

@@ -9,10 +9,9 @@ from mcagent.controller.admin.fields import items_at, text_at
 from mcagent.doctor.check import DoctorCheck, failed, warning
 from mcagent.doctor.examined import OURS, ExaminedCluster
 from mcagent.kube.source import RawObject
-from mcagent.model.api.kubernetes import ApiEndpointSlice
+from mcagent.model.api.kubernetes import ApiEndpointSlice, ApiService
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
-from mcagent.model.parsing.decode import read_as
 
 CHECK = DoctorCheck(
     name="webhooks",
@@ -55,14 +54,11 @@ def ready_endpoints(cluster: ExaminedCluster) -> dict[Service, int]:
     counts = {}
     for namespace, name in sorted({_service(hook) for hook in cluster.read(webhooks)}):
         query = {"labelSelector": f"kubernetes.io/service-name={name}"}
-        items = cluster.items(object_path(Kind.ENDPOINT_SLICE, namespace), query) if name else []
-        slices = [read_as(ApiEndpointSlice, item) for item in items]
+        slices = cluster.objects(ApiEndpointSlice, namespace, query) if name else []
         ready = sum(endpoint.is_ready for slice_ in slices for endpoint in slice_.endpoints)
         if not ready and name:
-            services = cluster.items(
-                object_path(Kind.SERVICE, namespace), {"fieldSelector": f"metadata.name={name}"}
-            )
-            ready = sum(text_at(service, "spec", "type") == "ExternalName" for service in services)
+            services = cluster.objects(ApiService, namespace, {"fieldSelector": f"metadata.name={name}"})
+            ready = sum(service.spec.type == "ExternalName" for service in services)
         counts[namespace, name] = ready
     return counts
 

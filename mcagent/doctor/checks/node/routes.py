@@ -10,10 +10,9 @@ from ipaddress import ip_address
 from mcagent.api.doctor import CheckFinding
 from mcagent.dataplane.netlink.connection import NetlinkSocket
 from mcagent.dataplane.netlink.links import read_links
-from mcagent.dataplane.netlink.routes import RTN_UNICAST, read_routes, read_rules
+from mcagent.dataplane.netlink.routes import RTN_UNICAST, read_routes, read_rules, route_to
 from mcagent.doctor.check import DoctorCheck, failed
 from mcagent.doctor.examined import ExaminedNode
-from mcagent.doctor.readings.underlay import lookup
 from mcagent.model.net import Address, Network
 
 CHECK = DoctorCheck(
@@ -66,9 +65,9 @@ def lookups(node: ExaminedNode) -> RouteLookups:
         results = []
         for destination in destinations[:_MOST_ROUTES]:
             address = _address_in(destination)
-            device, table = lookup(netlink, address)
-            name = names.get(device, "")
-            results.append(RouteLookup(destination=destination, address=address, device=name, table=table))
+            route = route_to(netlink, address)
+            device, table = (names.get(route.oif, ""), route.table) if route is not None else ("", 0)
+            results.append(RouteLookup(destination=destination, address=address, device=device, table=table))
         rules = read_rules(netlink, config.route_protocol)
         exists = any(rule.table == config.route_table for rule, _ in rules)
     return RouteLookups(lookups=tuple(results), rule_exists=exists)

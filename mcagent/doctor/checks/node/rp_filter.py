@@ -9,9 +9,10 @@ from pathlib import Path
 from mcagent.api.doctor import CheckFinding
 from mcagent.dataplane.netlink.connection import NetlinkSocket
 from mcagent.dataplane.netlink.links import read_links
+from mcagent.dataplane.netlink.routes import route_to
 from mcagent.doctor.check import DoctorCheck, warning
 from mcagent.doctor.examined import ExaminedNode
-from mcagent.doctor.readings.underlay import lookup, peers, read_file, underlay
+from mcagent.doctor.readings.underlay import peers, read_file, underlay
 from mcagent.model.errors import BackendError
 from mcagent.model.net import Address
 
@@ -54,10 +55,11 @@ def dropped_packets() -> int:
 
 
 def return_devices(node: ExaminedNode) -> tuple[tuple[Address, str], ...]:
-    """Return the device of the return route to each tunnel peer, "": none. Raises BackendError."""
+    """Return the device of the return route to each IPv4 peer that has one. Raises BackendError."""
     with closing(NetlinkSocket()) as netlink:
         names = {link.index: link.state.name for link in read_links(netlink)}
-        return tuple((peer, names.get(lookup(netlink, peer)[0], "")) for peer in node.read(peers))
+        routes = [(peer, route_to(netlink, peer)) for peer in node.read(peers) if peer.version == 4]
+    return tuple((peer, names.get(route.oif, "")) for peer, route in routes if route is not None)
 
 
 def examine(node: ExaminedNode) -> Iterator[CheckFinding]:
