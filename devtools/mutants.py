@@ -48,6 +48,10 @@ TARGETS = {
     "mcagent/controller/contract": 85,
     "mcagent/model/parsing": 85,
     "mcagent/kube/sources": 85,
+    "mcagent/kube": 85,
+    "mcagent/trace": 85,
+    "mcagent/controller/machinery": 85,
+    "mcagent/controller/member": 85,
 }
 """Percent of the mutants that must be killed, by package. A mutant belongs to the first one that has its file."""
 TESTS = {
@@ -55,11 +59,12 @@ TESTS = {
     "mcagent/core/addresses": "address_rules ownership remote_cluster_problems underlay",
     "mcagent/core": (
         "address_rules antrea_verdicts bad_objects cleanup compile compile_failover conflicts contention"
-        " control_loop_apply core_* dead_gateways detection* diff draining encryption endpoints_at_nodes"
-        " engine export_addresses failover gateways_view granted identities implementation imported_services"
-        " liveness loop mapped_sources node_encryption observe own_endpoints ownership path_down"
-        " pod_prefixes pod_sources policy_* reachability remote_cluster_problems server_addresses silence"
-        " snapshot topology tunnel_guard tunnel_probes underlay what_if wireguard_*"
+        " control_loop_apply core_* dead_gateways detection* diff draining enclosed_networks encryption"
+        " ended_connections endpoints_at_nodes engine export_addresses failover gateways_view granted health"
+        " identities identity_shares implementation imported_services liveness loop mapped_sources"
+        " node_encryption observe own_endpoints ownership path_down pod_prefixes pod_sources policy_*"
+        " reachability remote_cluster_problems resource_counts server_addresses silence silent_nodes snapshot"
+        " snapshot_store topology tunnel_guard tunnel_probes underlay usable_endpoints what_if wireguard_*"
     ),
     "flows": (
         "compile compile_failover flows_* mid_connection path_down pipeline_* pod_prefixes policy_rules probes"
@@ -68,12 +73,29 @@ TESTS = {
     "mcagent/controller/leader/ledger": "contested_gateways disputes leader_ledger leader_members member_bounds",
     "mcagent/controller/leader": (
         "bad_objects contested_gateways control_clusters disputes duplicate_cluster_id export_ranges*"
-        " kubernetes_policies leader_* member_bounds merge_properties pod_ranges policy_replication"
+        " foreign_conditions import_reports kubernetes_policies leader_* member_bounds merge_properties pod_ranges"
+        " policy_replication second_controller topology"
     ),
     "mcagent/controller/admission": "admission admission_*",
     "mcagent/controller/contract": "antrea_before_2_7 contract_* exported_metadata leader_ledger leader_merge",
     "mcagent/model/parsing": "api_objects granted labels links parse parse_* policy_parsing",
-    "mcagent/kube/sources": "directory source_* watch ../embedded/informer* ../embedded/reading_once",
+    "mcagent/kube/sources": (
+        "apiserver_source directory* informer_turns lister source_* watch ../embedded/informer*"
+        " ../embedded/reading_once"
+    ),
+    "mcagent/kube": (
+        "agents_asked api_requests controller_cache credentials event_recorder linear_time server_addresses"
+        " serving source_files topology watch wireguard_view ../embedded/kube_events"
+    ),
+    "mcagent/trace": "simulate_* trace trace_live trace_simulated trace_way what_if ../embedded/trace_simulated",
+    "mcagent/controller/machinery": (
+        "controller_* control_clusters copied_cluster member_membership second_controller workqueue"
+        " ../embedded/engine ../embedded/lease"
+    ),
+    "mcagent/controller/member": (
+        "cleanup control_clusters copied_cluster duplicate_cluster_id foreign_conditions import_reports"
+        " kubernetes_policies member_* policy_consent policy_replication policy_writes topology usable_endpoints"
+    ),
 }
 """The tests that a sample of a package is tried with, without `.py` and `test_`; relative to tests/unit."""
 # Exit codes of mutmut's workers (mutmut/stats.py). Without a test that calls the function, a mutant survives.

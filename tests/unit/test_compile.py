@@ -126,6 +126,7 @@ def test_without_a_role_packets_to_other_clusters_are_dropped(case: str, encrypt
     worker = compiled(EAST, WEST, on="w1", encryption=encryption)
     assert (without_role.state.role, worker.state.role) == ("none", "worker")
     assert without_role.state.clusters == worker.state.clusters
+    assert {"cluster/east", "cluster/west"} <= without_role.desired.fragments.keys()  # as with a role
     routes, worker_routes = (of(Route, resources(every)) for every in (without_role, worker))
     assert {replace(r, source=None) for r in routes} == {replace(r, source=None) for r in worker_routes}
     assert of(Rule, resources(without_role)) == of(Rule, resources(worker))

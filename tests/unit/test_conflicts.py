@@ -663,6 +663,8 @@ def test_exports_that_cannot_be_served() -> None:
         ("missing", "", "NoService"),
         ("web", "", "EndpointElsewhere"),
     ]
+    (far,) = (problem.message for problem in decision.problems if problem.reason == "OutsideServiceCIDR")
+    assert far == "its ClusterIP 10.200.0.1 lies in no Gateway's serviceCIDR: other clusters do not reach it"
 
 
 def test_pods_outside_of_their_nodes_cidrs_are_told() -> None:

@@ -43,6 +43,18 @@ def ref(name: str) -> Ref:
     return Ref(kind=KIND, namespace="ns", name=name)
 
 
+def test_a_cache_is_synced_once_all_kinds_are_listed() -> None:
+    """Of each side by itself."""
+    cache = Cache({Side.LOCAL: [KIND, Kind.NODE]}, [], lambda _changes: None)
+    assert not cache.synced(Side.LOCAL)
+    assert cache.unsynced(Side.LOCAL) == {KIND, Kind.NODE}
+    cache.replace(Side.LOCAL, KIND, [])
+    assert not cache.synced(Side.LOCAL)
+    assert cache.unsynced(Side.LOCAL) == {Kind.NODE}
+    cache.replace(Side.LOCAL, Kind.NODE, [])
+    assert cache.synced(Side.LOCAL)
+
+
 class World:
     """A cache, and what it told."""
 

@@ -61,3 +61,5 @@ def test_rejected_packets_to_pods_are_answered_after_the_mark_of_their_connectio
         assert f"ether saddr != {mac} accept" in chains[name].rules
         accepted = [rule.endswith("accept") for rule in chains[name].rules]
         assert not any(later and not earlier for earlier, later in pairwise(accepted))  # conditions, then answers
+        limit = "limit rate over 100/second burst 200 packets accept"
+        assert chains[name].rules[-3:] == (limit, "reject with tcp reset", "reject with icmp admin-prohibited")

@@ -85,6 +85,19 @@ def test_a_bearer_token_needs_no_official_client(tmp_path: Path, monkeypatch: py
     assert in_pod.token() == "renewed"
 
 
+@pytest.mark.parametrize("missing", ["HOST", "PORT", "token", "ca.crt"])
+def test_a_service_account_that_is_incomplete(
+    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is left to the official client, which says what is wrong with it."""
+    monkeypatch.setattr(bearer, "SERVICE_ACCOUNT", tmp_path)
+    for name in ("HOST", "PORT"):
+        monkeypatch.setenv(f"KUBERNETES_SERVICE_{name}", "" if name == missing else "1")
+    for name in ("token", "ca.crt"):
+        (tmp_path / name).write_text("" if name == missing else "x")
+    assert bearer_access("", "") is None
+
+
 OTHER_ACCESS: dict[str, RawObject] = {
     "no authority": kubeconfig(f"https://{NOWHERE}", token="t"),
     "a relative file": with_cluster(**{"certificate-authority": "ca.crt"}),

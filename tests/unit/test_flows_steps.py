@@ -10,10 +10,12 @@ import pytest
 
 from flows import Flow, FlowError, pipeline
 from flows import actions as act
-from flows.fields import IP_ICMP, IP_TCP, IP_UDP
+from flows.fields import ETH_DST, IP_ICMP, IP_TCP, IP_UDP
+from flows.flow import Match
 from flows.pipeline import declaration as d
 from flows.pipeline import registers as r
 from flows.pipeline import tables as t
+from flows.pipeline.groups import next_hop_groups
 from flows.simulator import IpFragment, Packet, SimulatedSwitch
 from flows.simulator.packet import SYN, UNREACHABLE
 from mcagent.model.net import PodPrefix
@@ -178,6 +180,39 @@ def test_every_flow_that_does_not_drop_leads_on(gateway: bool, siblings: tuple[i
             assert split is not None
             where = (flow.table, flow.priority, flow.match_text, flow.actions_text)
             assert any(map(leads_on, flow.actions)) is not categories[split[0]].drops, where
+
+
+@pytest.mark.parametrize("gateway", [False, True])
+def test_only_a_node_that_is_asked_alone_answers_no(gateway: bool) -> None:
+    """Of all Nodes that are asked at once, those without the connection are silent."""
+    mine = small.flows_of(small.parts(gateway=gateway))
+    answer = act.set_whole(ETH_DST, r.MAC_NOT_HERE)
+    no = [flow for flow in mine if answer in flow.actions and flow.table == t.LOOKUP_RESTORED.number]
+    assert no
+    alone = Match.of(r.LOOKUP.is_(1))
+    assert all(implies(flow, replace(flow, match=alone)) for flow in no)
+
+
+@pytest.mark.parametrize("userspace", [False, True])
+def test_connections_that_this_node_opened_are_marked_on_the_userspace_datapath(userspace: bool) -> None:
+    """The agent knows from the mark which of the kernel's connections were the Node's own."""
+    shared = replace(small.env(gateway=True, siblings=()), userspace_conntrack=userspace)
+    departing = [flow for flow in small.base(shared).flows if flow.table == t.DEPARTURE.number]
+    commits = [a for flow in departing for a in flow.actions if isinstance(a, act.Ct) and a.commit]
+    assert commits
+    assert {act.set_bits(r.MARK_OPENED, 1) in commit.exec_ for commit in commits} == {userspace}
+
+
+def test_the_last_resort_of_an_order_is_its_first_hop_dead_or_alive() -> None:
+    """After all others, and without a look at its liveness: in a false alarm the packets still arrive."""
+    hops = {number: pipeline.NextHop(ofport=number) for number in (7, 8)}
+    shared = small.env(gateway=True, siblings=())
+    for last_resort, ports in ((True, [(7, True), (8, True), (7, False)]), (False, [(7, True), (8, True)])):
+        (group,) = next_hop_groups(shared, 1, hops, ordered=True, last_resort=last_resort)
+        assert [bucket.actions for bucket in group.buckets] == [(act.Output(port),) for port, _ in ports]
+        assert [bucket.watch_port == port for bucket, (port, _) in zip(group.buckets, ports, strict=True)] == [
+            watched for _, watched in ports
+        ]
 
 
 def test_answers_of_nodes_have_their_origin() -> None:

@@ -121,6 +121,15 @@ def test_shares_are_those_of_clusters_not_of_endpoints() -> None:
     assert share_by_cluster["10.10.1.2:80"] == pytest.approx(0.25, abs=1e-4)
 
 
+def test_endpoints_have_their_shares_in_the_order_of_their_addresses() -> None:
+    """By clusters, then as numbers: neither in the order of the API nor in that of texts."""
+    decision = decided(
+        "local=1, east=1", {"home": ["10.10.1.10", "10.10.2.1", "10.10.1.9"], "east": ["10.97.0.1"]}
+    )
+    addresses = ["10.97.0.1:80", "10.10.1.9:80", "10.10.1.10:80", "10.10.2.1:80"]
+    assert list(shares(decision)) == addresses
+
+
 @pytest.mark.parametrize(
     ("ready", "share"),
     [("9", 0.75), (None, 0.25), ("0", 0.25), ("many", 0.25), ("1234567", 0.25), ("999999", 1000 / 1003)],

@@ -334,6 +334,31 @@ def test_where_connections_go_is_the_oldest_exports() -> None:
     assert note(leader, "default-nginx-service", "traffic") == "east > *"
 
 
+def test_a_name_that_two_services_have_belongs_to_that_of_a_reserved_namespace() -> None:
+    """Names are concatenated: default/a-b and default-a/b have one. If neither is reserved, the first has it."""
+    leader = two()
+    leader.put(service("west", "default/a-b"))
+    leader.clock.forward(5)
+    leader.put(service("east", "default-a/b"))
+    assert leader.imported("default-a-b-service")["namespace"] == "default"
+    assert "stands for Service default/a-b" in leader.verdict("east-default-a-b-service")["message"]
+    leader.put(account("east", allowed_namespaces="default-a"))
+    assert leader.imported("default-a-b-service")["namespace"] == "default-a"
+    assert "stands for Service default-a/b" in leader.verdict("west-default-a-b-service")["message"]
+
+
+def test_a_conflict_of_affinity_says_who_has_which() -> None:
+    """By the values of the API."""
+    leader = two()
+    leader.put(service("west", sessionAffinity="ClientIP"))
+    leader.clock.forward(5)
+    leader.put(service("east"))
+    assert leader.conflict("east-default-nginx-service") == (
+        "SessionAffinityConflict",
+        "sessionAffinity: ClientIP in cluster west, which was first, but None in cluster east",
+    )
+
+
 def test_ports_in_another_order_are_no_conflict() -> None:
     """The same ports are the same definition."""
     ports: list[RawObject] = [{"name": "a", "port": 1}, {"name": "b", "port": 2, "protocol": "UDP"}]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import tomllib
 from argparse import ArgumentTypeError
 from fnmatch import fnmatch
 from pathlib import Path
@@ -80,6 +81,16 @@ def test_a_package_is_measured_by_itself(package: str) -> None:
     ]
     assert chosen
     assert {mutant(1, file).package for file in chosen} == {package}
+
+
+def test_every_file_that_is_mutated_belongs_to_a_package() -> None:
+    """By the settings of the project: a mutant without a package has no target."""
+    project = tomllib.loads((mutants.ROOT / "pyproject.toml").read_text())
+    for pattern in project["tool"]["mutmut"]["only_mutate"]:
+        files = list(mutants.ROOT.glob(pattern.replace("*", "**/*.py")))
+        assert files, pattern
+        for file in files:
+            assert mutant(1, str(file.relative_to(mutants.ROOT))).package
 
 
 def test_scores_leave_out_equivalent_mutants() -> None:

@@ -178,5 +178,19 @@ def test_rules_for_quotes_keep_the_checksum() -> None:
     assert all(chains[name][-len(rules) :] == rules for name, rules in expected)
 
 
+def test_rules_for_quotes_of_a_part_of_two_bytes() -> None:
+    """The bits beyond the prefix stay: only addresses of the prefix are replaced, in both directions."""
+    prefix = PodPrefix(real=ip_network("10.10.16.0/20"), virtual=ip_network("100.72.32.0/20"))
+    into, out = quoted_prefixes((prefix,), {})
+    bridge, kernel = "@th,160,32", "@th,192,32"
+    assert into[1].split(" 0x0 ")[1].split(" @th,48")[0] == (
+        f"{bridge} & 0xfffff000 == 0x64482000 {bridge} set {bridge} & 0xa0a1fff | 0xa0a1000"
+    )
+    assert out[1].split(" 0x0 ")[1].split(" @th,32,16")[0] == (
+        f"{kernel} & 0xfffff000 == 0xa0a1000 {kernel} set {kernel} & 0x64482fff | 0x64482000"
+    )
+    assert len(into) == 3
+
+
 def _less(number: int, other: int) -> int:
     return (number - other) % 0xFFFF

@@ -50,6 +50,28 @@ def test_the_remaining_networks_have_all_other_addresses_and_are_the_fewest(
     assert remaining_count(whole, exceptions) == len(networks)
 
 
+@pytest.mark.parametrize(
+    ("whole", "exceptions", "networks"),
+    [
+        ("10.0.0.0/30", [], ["10.0.0.0/30"]),
+        ("10.0.0.0/30", ["10.0.0.1/32"], ["10.0.0.0/32", "10.0.0.2/31"]),
+        ("10.0.0.0/30", ["10.0.0.1/32", "10.0.0.0/31"], ["10.0.0.2/31"]),
+        ("10.0.0.0/29", ["10.0.0.1/32", "10.0.0.4/30"], ["10.0.0.0/32", "10.0.0.2/31"]),
+        ("10.0.0.0/30", ["10.0.0.0/31", "10.0.0.2/31"], []),
+        ("10.0.0.0/30", ["10.0.0.0/30"], []),
+        ("10.0.0.0/30", ["10.0.0.0/8"], []),
+        ("10.0.0.0/30", ["10.0.1.1/32", "fd00::/8"], ["10.0.0.0/30"]),
+        ("10.0.0.0/32", ["10.0.0.0/32"], []),
+        ("fd00::/126", ["fd00::3/128"], ["fd00::/127", "fd00::2/128"]),
+    ],
+)
+def test_a_network_without_its_exceptions(whole: str, exceptions: list[str], networks: list[str]) -> None:
+    """The networks beside each exception; one inside another changes nothing, nor does one elsewhere."""
+    without = remaining(ip_network(whole), map(ip_network, exceptions))
+    assert list(map(str, without)) == networks
+    assert remaining_count(ip_network(whole), map(ip_network, exceptions)) == len(networks)
+
+
 def test_exceptions_of_another_version_change_nothing() -> None:
     """An IPv6 network is not inside an IPv4 one."""
     assert remaining(IPv4Network("0.0.0.0/0"), [IPv6Network("::/0")]) == (IPv4Network("0.0.0.0/0"),)

@@ -189,6 +189,46 @@ def test_strange_answers_let_nobody_in(answer: Any) -> None:
     assert Reviewer(api.request)("no token", "/metrics", "a") == 401
 
 
+def test_guesses_are_limited_by_source_and_in_all() -> None:
+    """Five at once and one a second from each source, twenty in all; who is known to be good is not counted."""
+    api, now = Api(), [0.0]
+    reviewer = Reviewer(api.request, clock=lambda: now[0])
+    assert reviewer("token-good", "/metrics", "good") == 200
+    api.answers["TokenReview"] = {}
+
+    def guesses(source: str, count: int) -> list[int]:
+        return [reviewer(f"token-{source}-{now[0]}-{number}", "/metrics", source) for number in range(count)]
+
+    assert guesses("a", 7) == [401] * 5 + [429] * 2
+    now[0] = 2.0
+    assert guesses("a", 3) == [401] * 2 + [429]
+    assert [guesses(source, 6) for source in "bcd"] == [[401] * 5 + [429]] * 3
+    assert [status for source in "efg" for status in guesses(source, 5)].count(401) == 20 - 15 - 2
+    now[0] = 61.0
+    api.answers["TokenReview"] = {"authenticated": True, "user": {"username": "u"}}
+    assert reviewer("token-good", "/metrics", "a") == 200
+
+
+def test_reviews_that_fail_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """With the reason; what is not known to be good is refused until the API server answers."""
+    api, now = Api(), [0.0]
+    reviewer = Reviewer(api.request, clock=lambda: now[0])
+    api.answers["TokenReview"] = None
+    assert [reviewer(f"token-{number}", "/metrics", "a") for number in range(1000, 1003)] == [503] * 3
+    failure = "tokens cannot be reviewed: TokenReview: the answer has no status"
+    assert caplog.messages == [failure]
+    api.answers["TokenReview"] = {"authenticated": True, "user": {"username": "u"}}
+    assert reviewer("token-1", "/metrics", "b") == 401  # too short: not even asked
+    assert reviewer("token-0001", "/metrics", "b") == 200
+    api.answers["TokenReview"] = None
+    now[0] = 61.0  # who was good is so for five minutes more, if no review can be made
+    assert reviewer("token-0001", "/metrics", "b") == 200
+    assert reviewer("token-0001", "/other", "c") == 503
+    now[0] = 360.0
+    assert reviewer("token-0001", "/metrics", "b") == 503
+    assert caplog.messages == [failure] * 2
+
+
 def test_commands_of_the_node_ask_over_a_socket_of_root(tmp_path: Path) -> None:
     """Where others need a token, this Node's commands are answered; on the loopback as ever."""
     pages = {"/status": lambda: Page(body='{"node": "n1"}')}

@@ -79,7 +79,7 @@ def test_kernel_does_not_translate_a_new_connection_without_being_told_how() -> 
 
 
 def test_source_nat_chooses_another_port_when_the_first_is_taken() -> None:
-    """Two clients with one source port share an address, and each gets its own reply back."""
+    """Clients with one source port share an address, and each gets its own reply back."""
     nat = Nat("src", GATEWAY)
     first = ConnectionTable().track(syn(), CtRequest(zone=ZONE, commit=True, nat=nat))
     other_client = replace(syn(), src=ip_address("10.1.0.6"))
@@ -87,8 +87,11 @@ def test_source_nat_chooses_another_port_when_the_first_is_taken() -> None:
     assert first.packet.src == second.packet.src == GATEWAY
     assert first.packet.src_port == 4000 != second.packet.src_port
     assert second.packet.src_port in range(1024, 65536)
-    for sent, tracked in ((syn(), first), (other_client, second)):
-        back = second.table.track(tracked.packet.reply(), CtRequest(zone=ZONE, nat=Nat())).packet
+    third_client = replace(syn(), src=ip_address("10.1.0.7"))
+    third = second.table.track(third_client, CtRequest(zone=ZONE, commit=True, nat=nat))
+    assert third.packet.src_port not in {4000, second.packet.src_port}
+    for sent, tracked in ((syn(), first), (other_client, second), (third_client, third)):
+        back = third.table.track(tracked.packet.reply(), CtRequest(zone=ZONE, nat=Nat())).packet
         assert (back.dst, back.dst_port) == (sent.src, sent.src_port)
 
 

@@ -149,6 +149,14 @@ def test_registers_fields_and_ttl() -> None:
     assert switch.walk(replace(PACKET, ttl=1)).outputs == ()
 
 
+def test_a_register_that_nothing_has_set_is_0() -> None:
+    """Its bits are copied as zeros; others of the destination stay."""
+    high = Bits("high", REGISTERS[3], 8, 15)
+    actions = (act.SetField(REGISTERS[3], 0xFF05, 0xFFFF), act.Move(Bits("", REGISTERS[5], 0, 7), high))
+    walk = SimulatedSwitch.of([flow(0, 1, (*actions, act.OutputBits(LOW)))]).walk(PACKET)
+    assert [port for port, _ in walk.outputs] == [5]
+
+
 def test_group_leaves_the_packet_alone_for_what_follows() -> None:
     """What a bucket does to the packet ends with the bucket."""
     bucket = Bucket(1, (act.SetField(IPV4_DST, 1, IPV4_DST.full_mask), act.Output(7)))

@@ -263,6 +263,7 @@ class Server:
         """Answer as an API server."""
         if method == "PATCH":
             assert path.endswith("/status")
+            assert content_type == "application/merge-patch+json"
             if self._refusals:
                 self._refusals -= 1
                 raise SourceError("refused")
@@ -317,6 +318,55 @@ def test_the_gateways_status_follows_the_links() -> None:
     finally:
         again.stop()
     assert len(server.writes) == 2
+
+
+def test_waits_after_refusals_begin_anew(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ever longer in a row, each row told once; a success ends it."""
+    server, waits = Server(refusals=3), list[float]()
+    publisher = LinkPublisher(server, traffic=30.0)  # type: ignore[arg-type]
+    monkeypatch.setattr(publisher, "pause", waits.append)
+    for number, wait in enumerate((0.0, 0.0, 0.0, 30.0)):
+        publisher.want(GATEWAY, lambda: (UP,), object())
+        assert publisher._publish() == wait, number
+    server._refusals = 1
+    publisher.want(GATEWAY, lambda: (DOWN,), object())
+    publisher._publish()
+    assert waits == [1.0, 2.0, 4.0, 1.0]
+    warnings = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert [record.getMessage() for record in warnings] == [
+        "Gateway mc/g1: cannot publish how other clusters are reached: refused"
+    ] * 2
+
+
+def test_all_that_a_gateway_reports_is_in_its_status() -> None:
+    """Under the names of the CustomResourceDefinition; what it reports no longer is removed."""
+    server = Server()
+    report = GatewayReport(
+        cluster_id="west",
+        antrea_clusters=("a",),
+        unreachable_gateways=("g2",),
+        encryption_error="no key",
+        tunnel_mtu=1400,
+        export_addresses=True,
+        pod_prefixes=True,
+    )
+    publisher = LinkPublisher(server)  # type: ignore[arg-type]
+    publisher.want(GATEWAY, tuple, object(), report)
+    publisher._publish()
+    assert server.status == {
+        "clusterID": "west",
+        "antreaClusters": ["a"],
+        "unreachableGateways": ["g2"],
+        "encryptionError": "no key",
+        "tunnelMTU": 1400,
+        "exportAddresses": True,
+        "podPrefixes": True,
+    }
+    publisher.want(GATEWAY, tuple, object())
+    publisher._publish()
+    assert server.status == {}
 
 
 @pytest.mark.usefixtures("_soon")

@@ -12,8 +12,11 @@ import pytest
 from mcagent.api.codec import from_json
 from mcagent.api.status import TunnelStatus
 from mcagent.api.trace import NodeTrace, TraceOutcome
+from mcagent.http.server import Page
+from mcagent.model.errors import BackendError
 from mcagent.trace.datapath import datapath_of, in_use, marked_flows, tracked
 from mcagent.trace.live_pages import LivePage, SeenPage
+from mcagent.trace.pages import RateLimit, answer
 from mcagent.trace.path import Hop
 from mcagent.trace.probing import ProbeReport, Sighting, report, send
 from tests.unit.test_trace import GOOD, NOWHERE, PROBE
@@ -172,3 +175,28 @@ def test_a_flow_that_was_there_before_is_no_sight() -> None:
     assert requests == ["w ['2']"]
     assert [sight.seen for sight in live.sights] == [True, False, True]
     assert live.sent == 2
+
+
+def test_why_a_page_does_not_answer() -> None:
+    """A senseless query, too many of them, or a facility that refuses: each has its status and words."""
+    now = [0.0]
+    limit = RateLimit(per_second=0.5, burst=2, clock=lambda: now[0])
+
+    def refuse(_request: object) -> Page:
+        raise BackendError("OVSDB", "read", "bridge br-mc", "it does not exist")
+
+    def answered(read: Any, respond: Any = lambda text: Page(body=text)) -> tuple[int, str]:
+        page = answer(read, respond, limit, "too often")
+        return page.status, str(page.body)
+
+    assert answered(lambda: int("x"))[0] == 400
+    assert "invalid literal" in answered(lambda: int("x"))[1]
+    assert answered(lambda: "fine") == (200, "fine")
+    status, text = answered(lambda: "fine", refuse)
+    assert status == 503
+    assert "bridge br-mc" in text
+    assert "it does not exist" in text
+    assert answered(lambda: "fine") == (429, "too often\n")
+    now[0] = 2.0
+    assert answered(lambda: "fine") == (200, "fine")
+    assert answered(lambda: "fine") == (429, "too often\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from ipaddress import ip_address
 from typing import Any
@@ -233,6 +234,14 @@ def test_a_key_is_published_until_it_is_there(refused: int) -> None:
     finally:
         publisher.stop()
     assert len(server.requests) == 1 + refused
+
+
+def test_a_key_that_is_refused_is_published_after_ever_longer_waits() -> None:
+    """Once written, it is written again only if it is not seen for a while."""
+    publisher = Publisher(Server(refuse=2))  # type: ignore[arg-type]
+    assert publisher._publish() == math.inf
+    publisher.want(GATEWAY, None, INFO)
+    assert [publisher._publish() for _ in range(3)] == [0.5, 1.0, 5.0]
 
 
 def test_what_an_old_definition_drops_is_not_written_again_and_again() -> None:
