@@ -232,10 +232,11 @@ class Interleavings(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.world = Clusters()
-        for member in self.world.members.values():
+        for cluster, member in self.world.members.items():
             member.node("n1", 1)
-            member.serve("web", 1)
-            member.serve("db", 2)
+            for name, host in HOSTS.items():
+                member.serve(name, host)
+                self._serving(cluster, name, ready=True)
 
     @rule(member=members)
     def join(self, member: str) -> None:
@@ -255,9 +256,12 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(member=members, name=services, ready=st.booleans())
     def endpoints(self, member: str, name: str, ready: bool) -> None:
-        address = f"10.10.1.{HOSTS[name]}"
-        endpoint_slice = slice_of(name, address, name=f"{name}-slice", ready=ready)
-        endpoint_slice["endpoints"][0]["nodeName"] = "n1"  # of a Pod, wherever the claimed Pod CIDRs are
+        self._serving(member, name, ready=ready)
+
+    def _serving(self, member: str, name: str, *, ready: bool) -> None:
+        """Make the endpoint of a Service: a Pod of a Node, wherever the claimed Pod CIDRs are."""
+        endpoint_slice = slice_of(name, f"10.10.1.{HOSTS[name]}", name=f"{name}-slice", ready=ready)
+        endpoint_slice["endpoints"][0]["nodeName"] = "n1"
         self.world.members[member].api.put(endpoint_slice)
 
     @rule(member=members, node=nodes, ready=st.booleans(), annotated=st.booleans())

@@ -54,6 +54,7 @@ class Member:
         self.user = f"system:serviceaccount:{AREA}:{cluster_id}"
         self.controller = Controller(self.view, [])
         self._linked: object = None  # what the last `link` depended on
+        self._since = 0.0  # when the controller last connected
         self.restart()
 
     def restart(self) -> None:
@@ -62,6 +63,7 @@ class Member:
         self.view.failures.clear()
         self.view.successes.clear()
         self.controller = Controller(self.view, member_reconcilers(self.settings, self.api.clock), self.user)
+        self._linked, self._since = None, self.api.clock()
         self.link()
         self.controller.enqueue_all()
 
@@ -77,6 +79,8 @@ class Member:
             joined = None
         new = None
         if joined is not None:
+            if self.view.leader is None or not self.view.leader.connected:
+                self._since = self.api.clock()
             new = Leader(
                 cluster_set=joined.cluster_set,
                 cluster_id=joined.cluster_id,
@@ -84,6 +88,7 @@ class Member:
                 namespace=joined.namespace,
                 connected=not self.away,
                 synced=not self.away or (self.view.leader is not None and self.view.leader.synced),
+                since=self._since,
             )
         if new != self.view.leader:
             if new is None or not new.connected:
