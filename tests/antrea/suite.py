@@ -27,10 +27,10 @@ class Suite:
     def test_cluster_information_goes_everywhere(self, world: World) -> None:
         """Each cluster knows the others' networks and gateways."""
         for member, other in world.pairs():
-            found = member.cluster.get(Kind.CLUSTER_INFO_IMPORT, names.cluster_info(other.name), HOME)["spec"]
-            assert found["serviceCIDR"] == other.cluster.service_cidr
-            assert found["podCIDRs"] == [other.cluster.pod_cidr]
-            assert [item["gatewayIP"] for item in found["gatewayInfos"]] == [other.gateway(1)]
+            spec = member.cluster.get(Kind.CLUSTER_INFO_IMPORT, names.cluster_info(other.name), HOME)["spec"]
+            assert spec["serviceCIDR"] == other.cluster.service_cidr
+            assert spec["podCIDRs"] == [other.cluster.pod_cidr]
+            assert [item["gatewayIP"] for item in spec["gatewayInfos"]] == [other.gateway(1)]
 
     def test_services_go_everywhere(self, world: World) -> None:
         """An export, another port, no endpoint, one again, and no export any more: the other clusters follow."""

@@ -210,8 +210,8 @@ def test_a_token_of_another_account(stage: Stage, role: str) -> None:
     notes = {"kubernetes.io/service-account.name": "default"}
     body: Json = {"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token"}
     for secret_name in (JOIN_SECRET, name, "new"):
-        made = body | {"metadata": {"name": secret_name, "annotations": notes}}
-        stopped(refusal(client, "POST", where.path("secrets"), made), "cannot create")
+        secret_manifest = body | {"metadata": {"name": secret_name, "annotations": notes}}
+        stopped(refusal(client, "POST", where.path("secrets"), secret_manifest), "cannot create")
     stopped(refusal(client, "DELETE", where.path("secrets", name)), "cannot delete")
     for changed_secret in (name,) if role == "leader" else (name, JOIN_SECRET):
         secret = stage.admin.request("GET", where.path("secrets", changed_secret))

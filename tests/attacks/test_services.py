@@ -313,9 +313,9 @@ def test_a_number_of_ready_endpoints_is_bounded() -> None:
         mine = endpoints("evil", ["10.97.0.80"])
         mine["metadata"]["annotations"] = {READY_ANNOTATION: text}
         leader.put(service("evil"), mine)
-        made = leader.api.get(Kind.RESOURCE_IMPORT, AREA, "default-nginx-endpoints")
-        assert made is not None
-        assert made["metadata"]["annotations"].get(READY_ANNOTATION) == carried
+        resource_import = leader.api.get(Kind.RESOURCE_IMPORT, AREA, "default-nginx-endpoints")
+        assert resource_import is not None
+        assert resource_import["metadata"]["annotations"].get(READY_ANNOTATION) == carried
     evil = core_inputs.imported_slice("evil", "web", "evil", [core_inputs.endpoint("10.97.0.80")])
     told = replace(evil, told_ready=read_ready("999999"))
     assert shares([WEB, imported_web(), OWN, told])["10.10.3.5"] == pytest.approx(1 / 1001, abs=1e-4)
@@ -334,9 +334,9 @@ def test_an_exporter_names_no_clusters_in_shared_namespaces() -> None:
         mine = service("evil")
         mine["metadata"]["annotations"] = {TRAFFIC_ANNOTATION: text}
         leader.put(mine)
-        made = leader.api.get(Kind.RESOURCE_IMPORT, AREA, "default-nginx-service")
-        assert made is not None
-        assert TRAFFIC_ANNOTATION not in (made["metadata"].get("annotations") or {})
+        resource_import = leader.api.get(Kind.RESOURCE_IMPORT, AREA, "default-nginx-service")
+        assert resource_import is not None
+        assert TRAFFIC_ANNOTATION not in (resource_import["metadata"].get("annotations") or {})
         assert TRAFFIC_ANNOTATION in leader.verdict("evil-default-nginx-service")["message"]
     evil = core_inputs.imported_slice("evil", "web", "evil", [core_inputs.endpoint("10.97.0.80")])
     imported = imported_web(exported_traffic=read_traffic("evil > *"), traffic=read_traffic("local > *"))
@@ -448,10 +448,10 @@ def test_exported_labels_mark_nothing(key: str) -> None:
         passed_on | {"metadata": {"name": "shop-web-service", "namespace": member_world.AREA, "annotations": said}}
     )
     Controller(view, [ServiceImports(member_world.settings())]).settle()
-    made = view.local.get(Kind.SERVICE_IMPORT, "shop", "web")
-    assert made is not None
-    assert made["metadata"]["labels"] == {names.MANAGED_BY_LABEL: names.MANAGED_BY, "team": "evil"}
-    assert key not in made["metadata"]["annotations"]
+    service_import = view.local.get(Kind.SERVICE_IMPORT, "shop", "web")
+    assert service_import is not None
+    assert service_import["metadata"]["labels"] == {names.MANAGED_BY_LABEL: names.MANAGED_BY, "team": "evil"}
+    assert key not in service_import["metadata"]["annotations"]
 
 
 # --- whatever it does -----------------------------------------------------------------------------------------

@@ -278,8 +278,8 @@ def test_the_segment_size_is_clamped_in_both_directions(wires: Wires) -> None:
             client = netns.call(wires.pod, lambda: socket.create_connection((FAR, 5000), 2))
             peer, _ = server.accept()
             with client, peer:
-                both = tuple(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) for sock in (client, peer))
-                return both[0], both[1]
+                sizes = tuple(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG) for sock in (client, peer))
+                return sizes[0], sizes[1]
 
     assert min(segment_sizes()) > MTU - 40, "segments are small enough without a clamp: the test shows nothing"
     make(wires.nft, [CLAMP])

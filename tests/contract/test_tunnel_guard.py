@@ -124,7 +124,7 @@ def test_a_translated_destination_is_a_services_whoever_sends(wires: Wires) -> N
 
 def test_a_peer_may_come_by_another_uplink_than_the_way_back(wires: Wires) -> None:
     """To the address that the uplink has. To that of another device the check can be wrong: it can be off."""
-    address, there = IPv4Address("203.0.113.10"), NODE
+    address, destination = IPv4Address("203.0.113.10"), NODE
     both_ends = replace(
         PEERS,
         addresses=(*PEERS.addresses, ip_network(address)),
@@ -132,16 +132,16 @@ def test_a_peer_may_come_by_another_uplink_than_the_way_back(wires: Wires) -> No
     )
     make(wires.nft, guard(CONFIG, (both_ends,), DEVICES))
     assert wires.arrives(wires.peer, wires.node, FAR, address)
-    netns.ip(wires.peer, "route", "add", f"{there}/32", "via", str(address))
-    assert not wires.arrives(wires.peer, wires.node, FAR, there)
+    netns.ip(wires.peer, "route", "add", f"{destination}/32", "via", str(address))
+    assert not wires.arrives(wires.peer, wires.node, FAR, destination)
     assert wires.counted()[FORGED] == 1
     netns.ip(
         wires.node, "route", "replace", "default", "nexthop", "via", str(PEER), "nexthop", "via", "203.0.113.1"
     )
-    assert wires.arrives(wires.peer, wires.node, FAR, there)
+    assert wires.arrives(wires.peer, wires.node, FAR, destination)
     netns.ip(wires.node, "route", "replace", "default", "via", str(PEER))
     make(wires.nft, guard(replace(CONFIG, tunnel_source_check=False), (both_ends,), DEVICES))
-    assert wires.arrives(wires.peer, wires.node, FAR, there)
+    assert wires.arrives(wires.peer, wires.node, FAR, destination)
 
 
 def test_a_tunnel_ends_at_one_address_of_a_node(wires: Wires) -> None:

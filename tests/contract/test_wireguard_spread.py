@@ -146,12 +146,12 @@ def gateways(directory: Path, count: int, kind: TunnelType, **values: int) -> It
                 backend = Inside(node.namespace, netlink)
                 gateways.append(Gateway(node=node, ovs=ovs, ovsdb=ovsdb, netlink=backend, count=count))
             connect(nodes)
-            one, two = gateways
-            one.connect(two, kind, **values)
-            two.connect(one, kind, **values)
-            with _clients(one, 1) as client:
-                wait_until(lambda: _sent(client, two, 1) == 1, "the first answer", timeout=10)
-            yield one, two
+            first, second = gateways
+            first.connect(second, kind, **values)
+            second.connect(first, kind, **values)
+            with _clients(first, 1) as client:
+                wait_until(lambda: _sent(client, second, 1) == 1, "the first answer", timeout=10)
+            yield first, second
         finally:
             for gateway in gateways:
                 gateway.ovsdb.close()

@@ -187,14 +187,14 @@ class Kernels:
         self.base.mkdir(parents=True, exist_ok=True)
         files = in_order(tests)
         print(f"kernel lane: {len(files)} test files, {self.jobs} test kernels at a time", flush=True)
-        others = [argument for argument in self.arguments if not Path(ROOT, argument.split("::")[0]).exists()]
-        others += quarantine.options()
+        options = [argument for argument in self.arguments if not Path(ROOT, argument.split("::")[0]).exists()]
+        options += quarantine.options()
         outcomes: list[FileResult] = []
         with ThreadPoolExecutor(max_workers=self.jobs) as pool:
 
             def run_first(name: str) -> FileResult:
                 folder = self.base / _folder_name(name)
-                return run_file(name, [name], kernel=kernel, folder=folder, limit=self.limit, arguments=others)
+                return run_file(name, [name], kernel=kernel, folder=folder, limit=self.limit, arguments=options)
 
             for future in as_completed([pool.submit(run_first, name) for name in files]):
                 outcomes.append(future.result())

@@ -508,6 +508,6 @@ def test_a_backend_that_refuses_does_not_stop_the_others(
 def _backend(lab: Lab, node: str, name: str) -> dict[str, object]:
     backends = lab.status(node)["backends"]
     assert isinstance(backends, list)
-    (one,) = [backend for backend in backends if backend["name"] == name]
-    assert isinstance(one, dict)
-    return one
+    (backend_status,) = [backend for backend in backends if backend["name"] == name]
+    assert isinstance(backend_status, dict)
+    return backend_status

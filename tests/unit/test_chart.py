@@ -34,11 +34,11 @@ TEMPLATES = {path.name: path.read_text() for path in sorted((CHART / "templates"
 def values(path: str, value: object) -> dict[str, Any]:
     """Return the chart's values with one of them another."""
     values: dict[str, Any] = json.loads(json.dumps(VALUES))
-    here = values
+    subvalues = values
     *above, last = path.split(".")
     for part in above:
-        here = here.setdefault(part, {})
-    here[last] = value
+        subvalues = subvalues.setdefault(part, {})
+    subvalues[last] = value
     return values
 
 

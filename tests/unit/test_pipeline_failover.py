@@ -178,9 +178,9 @@ def test_a_client_that_only_receives_is_asked_how_it_came(world: World, seed: in
         answered += 1
         known_network = exchange(world, before.network, call, call.later).network
         reply = from_kernel(replace(before.seen.reply(), tcp_flags=ACK))
-        asked = known_network.forgetting(ZONES.arrival, before.node).send(before.node, reply)
-        none(asked)
-        network = asked.network
+        walk = known_network.forgetting(ZONES.arrival, before.node).send(before.node, reply)
+        none(walk)
+        network = walk.network
         for question in questions_to(world, before):
             packet_walk = network.send(before.node, question)
             network = packet_walk.network

@@ -78,9 +78,9 @@ def may_pass(world: World, node: Node, peer: Node | None, packet: Packet) -> boo
             mine = any(src in net for net in (peer or node).networks)
         else:  # a sibling may relay what is its own, its workers' or came out of its Service translation
             mine = local(own_cluster, src) or src in own_cluster.service_cidr
-        for there in other_clusters:
-            if any(dst in net for net in networks_of[there.name]):
-                arrives = serves(world, there, packet) or (there.publishes and dst in there.pod_cidr)
+        for remote in other_clusters:
+            if any(dst in net for net in networks_of[remote.name]):
+                arrives = serves(world, remote, packet) or (remote.publishes and dst in remote.pod_cidr)
                 return mine and arrives
         return False
 

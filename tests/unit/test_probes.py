@@ -82,7 +82,7 @@ def test_clients_of_endpoints_are_asked_in_every_way_they_may_have_come() -> Non
             exported("c", ("10.10.1.3", 80), protocol="udp"),
         )
     }
-    known = replace(state(cluster), services=ports, service_ids={"a": 5, "b": 0x010203, "c": 7})
+    gateway_state = replace(state(cluster), services=ports, service_ids={"a": 5, "b": 0x010203, "c": 7})
     connections = [connection("10.20.1.1", "10.10.1.1"), connection("192.0.2.9", "10.10.1.2")]
     other_connections = [
         connection("10.22.1.1", "10.10.1.1"),  # from nowhere that is known
@@ -90,8 +90,8 @@ def test_clients_of_endpoints_are_asked_in_every_way_they_may_have_come() -> Non
         connection("10.20.1.1", "10.10.1.4"),
         replace(connections[0], server_port=81),
     ]
-    assert list(client_probes(other_connections, known)) == []
-    twice, once = (list(client_probes([client, *other_connections], known)) for client in connections)
+    assert list(client_probes(other_connections, gateway_state)) == []
+    twice, once = (list(client_probes([client, *other_connections], gateway_state)) for client in connections)
     assert [frame[:12].hex(":") for frame in twice] == [
         "aa:bb:cc:dd:ee:f9:0a:6d:63:00:00:01",
         "aa:bb:cc:dd:ee:f2:0a:6d:63:00:00:01",

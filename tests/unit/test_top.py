@@ -66,10 +66,10 @@ def test_no_rate_is_negative_and_standing_still_is_none(counted: list[dict[str, 
     first, second = (read(tunnel("remote", "east", "192.0.2.1", **one)) for one in counted)
     for before, after in ((first, second), (first, first), ({}, second)):
         (row,) = top.rates(before, after, seconds)
-        found = [value for name, value in to_json(row).items() if name.endswith("PerSecond")]
-        assert all(value >= 0 for value in found)
-        assert before is not after or not any(found)
-        assert before or not any(found)
+        rates = [value for name, value in to_json(row).items() if name.endswith("PerSecond")]
+        assert all(value >= 0 for value in rates)
+        assert before is not after or not any(rates)
+        assert before or not any(rates)
 
 
 def exporting(**counts: int) -> Status:
@@ -108,9 +108,9 @@ def test_a_table_fits_a_terminal_of_80_columns() -> None:
     long = "cluster-" + "x" * 60
     before = read(tunnel("remote", long, "192.168.2.11"), node="node-" + "y" * 60)
     after = read(tunnel("remote", long, "192.168.2.11", rx_bytes=10**11), node="node-" + "y" * 60)
-    told = top.text(TrafficReport(rows=top.rates(before, after, 1.0)), "tunnel", width=80)
-    assert max(map(len, told.splitlines())) <= 80
-    assert "93.1 GiB" in told
+    table = top.text(TrafficReport(rows=top.rates(before, after, 1.0)), "tunnel", width=80)
+    assert max(map(len, table.splitlines())) <= 80
+    assert "93.1 GiB" in table
 
 
 def test_addresses_of_gateways_are_never_cut() -> None:
@@ -171,11 +171,11 @@ def test_the_command_reads_all_agents_twice(
     agents.write_text(f"{line}n2: unix:{tmp_path}/n2\n", encoding="utf-8")
     arguments = ["top", "--agents", str(agents), "--once", "--interval", "0.2"]
     assert main([*arguments, "-o", "json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    (row,) = told["rows"]
+    report = json.loads(capsys.readouterr().out)
+    (row,) = report["rows"]
     assert (row["node"], row["cluster"], row["gateway"]) == ("n1", "east", "192.0.2.1")
     assert row["inBytesPerSecond"] > 0
-    assert "No such file" in told["late"]["n2"]
+    assert "No such file" in report["late"]["n2"]
     assert main(arguments) == 0
     assert "Node n2 does not answer" in capsys.readouterr().out
     server.close()

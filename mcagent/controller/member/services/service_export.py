@@ -39,6 +39,7 @@ from mcagent.controller.member.exports import (
     TOO_MANY_EXPORTS,
     Quota,
     export_ref,
+    is_export_of,
     resource_export,
 )
 from mcagent.controller.member.indexes import SLICES_BY_SERVICE, service_of
@@ -78,7 +79,7 @@ from mcagent.model.api.kubernetes import (
     Subsets,
 )
 from mcagent.model.api.multicluster import ApiServiceExport, ExportedService, ResourceExport, ResourceExportSpec
-from mcagent.model.api.patches import patch
+from mcagent.model.api.patches import UNSET, patch
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.field import printable
@@ -294,28 +295,24 @@ def _written(
     metadata |= {TRAFFIC_ANNOTATION: decision.traffic or None, ADDRESS_ANNOTATION: decision.address or None}
     subsets = endpoint_subsets(decision.subsets, decision.hostnames)
     ready = str(told_ready(ready_of([*present.values()][1]), decision.ready)) if decision.ready else None
-    service_payload = patch(
-        ResourceExportSpec,
-        cluster_id=leader.cluster_id,
-        namespace=export.namespace,
-        name=export.name,
-        kind=ExportKind.SERVICE,
-        service=patch(ExportedService, service_spec=decision.spec),
+    payloads: tuple[tuple[ExportKind, ExportedService, Subsets, dict[str, str | None]], ...] = (
+        (ExportKind.SERVICE, patch(ExportedService, service_spec=decision.spec), UNSET, metadata),
+        (ExportKind.ENDPOINTS, UNSET, patch(Subsets, subsets=subsets), {READY_ANNOTATION: ready}),
     )
-    endpoints_payload = patch(
-        ResourceExportSpec,
-        cluster_id=leader.cluster_id,
-        namespace=export.namespace,
-        name=export.name,
-        kind=ExportKind.ENDPOINTS,
-        endpoints=patch(Subsets, subsets=subsets),
-    )
-    payloads = ((service_payload, metadata), (endpoints_payload, {READY_ANNOTATION: ready}))
-    for (ref, before), (spec, notes) in zip(present.items(), payloads, strict=True):
+    for (ref, before), (kind, service, endpoints, notes) in zip(present.items(), payloads, strict=True):
         if before is not None and before.is_deleting:
             break  # created again once it is gone
-        if before is not None and _identity(before.spec) != _identity(spec):
+        if before is not None and not is_export_of(before, leader, export.namespace, export.name, kind):
             return written, before
+        spec = patch(
+            ResourceExportSpec,
+            cluster_id=leader.cluster_id,
+            namespace=export.namespace,
+            name=export.name,
+            kind=kind,
+            service=service,
+            endpoints=endpoints,
+        )
         written.append(resource_export(ref, spec, before, notes))
     return written, None
 
@@ -324,10 +321,6 @@ def _name_held(export: ApiServiceExport, holder: ResourceExport | None, leader: 
     if holder is not None and holder.spec.cluster_id != leader.cluster_id:
         message = f'the name {holder.name} is taken by cluster "{printable(holder.spec.cluster_id)}"'
         yield Event(subject=export.subject, reason="ExportFailed", message=message)
-
-
-def _identity(spec: ResourceExportSpec) -> tuple[str, ...]:
-    return (spec.cluster_id, spec.namespace, spec.name, spec.kind)
 
 
 def _key_of_export(resource_export: ResourceExport, leader: Leader | None) -> list[str]:
