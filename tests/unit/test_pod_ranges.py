@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.controller.contract.cidr_claims import CidrClaim, cidr_claim
-from mcagent.controller.contract.export_ranges import ALWAYS, AUTO, as_text
+from mcagent.controller.contract.export_ranges import ALWAYS, AUTO, as_text, places_from
 from mcagent.controller.contract.pod_ranges import (
     POD_CIDRS_ANNOTATION,
     POD_RANGE_ANNOTATION,
@@ -437,3 +437,34 @@ def test_no_free_slot_is_skipped(taken: set[int], length: int) -> None:
     free = [slot for slot in slots if not any(slot.overlaps(network) for network in claimed)]
     assert {IPv4Network(str(pair.virtual)) for pair in decision.pairs} <= set(free)
     assert bool(decision.pairs) is bool(free)
+
+
+@given(st.lists(st.sampled_from(_NAMES), min_size=1, max_size=14))
+def test_a_new_virtual_cidr_is_the_first_that_overlaps_none_compared_pairwise(changes: list[str]) -> None:
+    """Clusters come and go one at a time, until the pool is full: those that left lose only what overlaps."""
+    pool, members = IPv4Network("100.64.0.0/25"), dict[str, PodMember]()
+    ranges: dict[str, AssignedPodCidrs] = {}
+    for cluster in changes:
+        if members.pop(cluster, None) is None:
+            length = 26 + _NAMES.index(cluster) % 3
+            members[cluster] = member(cluster, f"10.9.9.0/{length}", mode=ALWAYS)
+        before = {(c, p.real): IPv4Network(str(p.virtual)) for c, a in ranges.items() for p in a.pairs}
+        ranges = assigned(ranges, [*members.values()], pool=(str(pool),))
+        expected = dict(before)
+        for name in sorted(members):
+            (real,) = (IPv4Network(c.text) for c in members[name].pod_cidrs)
+            if (name, real) in before:
+                continue
+            slots = [*pool.subnets(new_prefix=real.prefixlen)]
+            in_order = [slots[place] for place in places_from(f"{name} {real}", len(slots))]
+            of_members = {key: network for key, network in expected.items() if key[0] in members}
+            free = [
+                slot
+                for recorded in (expected, of_members)
+                for slot in in_order
+                if not any(slot.overlaps(network) for network in recorded.values())
+            ]
+            if free:
+                expected = {key: network for key, network in expected.items() if not free[0].overlaps(network)}
+                expected[name, real] = free[0]
+        assert {(c, p.real): p.virtual for c, a in ranges.items() for p in a.pairs} == expected

@@ -57,6 +57,7 @@ def assign_pods(
         cluster: {str(p.real): p for p in decision.pairs if _stays(p, cluster, networks, occupied.granted)}
         for cluster, decision in before.items()
     }
+    recorded = _recorded(pairs)
     assigned: dict[str, AssignedPodCidrs] = {}
     for cluster, member in by_id.items():
         if not member.mode or not member.pod_cidrs:
@@ -64,14 +65,12 @@ def assign_pods(
         own = pairs.setdefault(cluster, {})
         why, needed = _needed(member, occupied.used, before.get(cluster, _NONE), own)
         for real in needed:
-            if real not in own and (virtual := _new((cluster, real), networks, pairs, by_id, occupied.claimed)):
-                for other in pairs.values():  # of a cluster that left
-                    overlapping = [
-                        key for key, pair in other.items() if virtual.overlaps(IPv4Network(str(pair.virtual)))
-                    ]
-                    for key in overlapping:
-                        del other[key]
+            if real not in own and (virtual := _new((cluster, real), networks, recorded, by_id, occupied.claimed)):
+                for owner in recorded.overlapping(*valid_range(str(virtual))):  # clusters that left
+                    other, _, key = owner.split(" ")
+                    del pairs[other][key]
                 own[real] = PodPrefix(real=IPv4Network(real), virtual=virtual)
+                recorded = _recorded(pairs)
         shown = sorted(set(needed) & own.keys()) if why else sorted(own)
         assigned[cluster] = AssignedPodCidrs(
             pod_cidrs=member.reported,
@@ -83,6 +82,12 @@ def assign_pods(
         c: AssignedPodCidrs(prefixes=text) for c, ps in pairs.items() if (text := prefixes_text(ps.values()))
     }
     return dict(sorted((reserved | assigned).items()))
+
+
+def _recorded(pairs: Mapping[str, Mapping[str, PodPrefix]]) -> Networks:
+    """Return the virtual CIDRs of clusters. An owner is "cluster ID CIDR Pod CIDR"."""
+    rows = ((cluster, real, str(pair.virtual)) for cluster, own in pairs.items() for real, pair in own.items())
+    return Networks((*valid_range(virtual), f"{cluster} {virtual} {real}") for cluster, real, virtual in rows)
 
 
 def _needed(
@@ -115,7 +120,7 @@ def _stays(pair: PodPrefix, cluster: str, pool: Iterable[IPv4Network], granted: 
 def _new(
     key: tuple[str, str],
     pool: Iterable[IPv4Network],
-    pairs: Mapping[str, Mapping[str, PodPrefix]],
+    recorded: Networks,
     members: Mapping[str, PodMember],
     claimed: Networks,
 ) -> IPv4Network | None:
@@ -132,16 +137,18 @@ def _new(
             place -= count
         raise AssertionError(place)
 
-    def first(holders: Iterable[str]) -> IPv4Network | None:
-        pairs_of_holders = ((c, p) for c in holders for p in pairs[c].values())
-        recorded = Networks((*valid_range(str(p.virtual)), f"{c} {p.virtual}") for c, p in pairs_of_holders)
+    def first(*, of_members: bool) -> IPv4Network | None:
         total = sum(count for _, count in places)
         start, step = next(places_from(f"{cluster} {real}", total), 0), 0
         while step < total:
             candidate, network = slot((start + step) % total)
             bounds, own = valid_range(str(candidate)), f"{cluster} {candidate}"
             owners = [owner for owner in claimed.overlapping(*bounds) if owner != own]
-            owners += recorded.overlapping(*bounds)
+            owners += [
+                owner
+                for owner in recorded.overlapping(*bounds)
+                if not of_members or owner.split(" ")[0] in members
+            ]
             if not owners:
                 return candidate
             # Skip all slots in the largest of these CIDRs: a member can claim the whole pool.
@@ -150,4 +157,4 @@ def _new(
             step += (end - bounds[0]) // candidate.num_addresses + 1
         return None
 
-    return first(pairs) or first(c for c in pairs if c in members)
+    return first(of_members=False) or first(of_members=True)
