@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from mcagent.config.reader import ConfigSource, read
 from mcagent.config.schema import LogFormat, LogLevel, Schema
@@ -139,38 +139,38 @@ def load(file: ConfigSource | None, environ: Mapping[str, str], flags: Mapping[s
     """
     parsed = read(SCHEMA, file, environ, flags)
     parsed.require("nodeName", "required: the name of this Node object (--node-name, MCAGENT_NODE_NAME)")
-    if not parsed.errors:
-        for path, reason in _conflicts(parsed.effective()):
-            parsed.conflict(path, reason)
     parsed.check()
-    return make_settings(Settings, parsed.values, remarks=tuple(parsed.remarks))
+    settings = make_settings(Settings, parsed.values, remarks=tuple(parsed.remarks))
+    for path, reason in _conflicts(settings.core):
+        parsed.conflict(path, reason)
+    parsed.check()
+    return settings
 
 
-def _conflicts(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _conflicts(core: Config) -> Iterator[tuple[str, str]]:
     """Yield keys whose values are valid alone but contradict others, with the reason."""
-    cidrs = values["podCIDRs"]
-    for index, cidr in enumerate(cidrs):
-        for before, other in enumerate(cidrs[:index]):
+    for index, cidr in enumerate(core.pod_cidrs):
+        for before, other in enumerate(core.pod_cidrs[:index]):
             if overlaps(cidr, other):
                 yield f"podCIDRs[{index}]", f"{cidr} overlaps {other} (podCIDRs[{before}])"
-    if values["importedTraffic"] not in {"", OTHERS} and not values["clusterID"]:
+    if core.imported_traffic not in {"", OTHERS} and not core.cluster_id:
         yield "importedTraffic", "needs clusterID: without it no cluster is this one"
-    devices = ("bridge", "hostPort", "wireGuard.deviceName")
+    devices = {"bridge": core.bridge, "hostPort": core.host_port, "wireGuard.deviceName": core.wireguard_device}
     for first, second in combinations(devices, 2):
-        if values[first] == values[second]:
-            yield second, f"must differ from {first}: both are {values[first]}"
-    if values["trafficEncryptionMode"] is TrafficEncryption.NONE:
-        if values["nodeTrafficEncryption"] is not NodeTrafficEncryption.NONE:
+        if devices[first] == devices[second]:
+            yield second, f"must differ from {first}: both are {devices[first]}"
+    if core.encryption is TrafficEncryption.NONE:
+        if core.node_encryption is not NodeTrafficEncryption.NONE:
             yield "nodeTrafficEncryption", "needs trafficEncryptionMode: wireGuard"
     else:
-        port = values["tunnelPort"] or DEFAULT_PORTS[values["tunnelType"]]
-        if port == values["wireGuard.port"]:
+        port = core.tunnel_port or DEFAULT_PORTS[core.tunnel_type]
+        if port == core.wireguard_port:
             yield "wireGuard.port", f"must differ from the tunnels' port: both are {port}"
-        if values["datapath"] is DatapathChoice.NETDEV:
+        if core.datapath is DatapathChoice.NETDEV:
             reason = "bypasses WireGuard: only the kernel's can be encrypted"
             yield "datapath", f"the userspace datapath (netdev) {reason}"
-    for path in devices:
-        if values[path].startswith(("mcn-", "mcg-", "mcr-")):
-            yield path, f'"{values[path]}" has a prefix of our tunnel ports (mcn-, mcg-, mcr-): choose another'
-    if not values["nodeName"]:
+    for path, name in devices.items():
+        if name.startswith(("mcn-", "mcg-", "mcr-")):
+            yield path, f'"{name}" has a prefix of our tunnel ports (mcn-, mcg-, mcr-): choose another'
+    if not core.node_name:
         yield "nodeName", "must not be empty: the name of this Node object"

@@ -84,10 +84,6 @@ class ParsedConfig:
         if path not in self.values and not any(error.path == path for error in self.errors):
             self.errors.append(InputError("configuration", path, reason))
 
-    def effective(self) -> dict[str, object]:
-        """Return the value of every key, or its default."""
-        return {key.path: self.values.get(key.path, key.default) for key in self.schema.keys}
-
     def conflict(self, path: str, reason: str) -> None:
         """Add an error about values that are valid alone but contradict each other."""
         subject = self.origin.get(path.partition("[")[0], "configuration")

@@ -5,12 +5,12 @@ Keys marked as Antrea's are those of its MultiClusterConfig, whose file can be u
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
-from mcagent.config.reader import ConfigSource, ParsedConfig, read
+from mcagent.config.reader import ConfigSource, read
 from mcagent.config.schema import LogFormat, LogLevel, Schema
 from mcagent.controller.admission.accounts import Accounts, accounts_of
 from mcagent.controller.settings import LeaderSettings, MemberSettings, ReplicatedPolicies
@@ -143,27 +143,28 @@ def load(
     Raises ConfigError with every finding; each names where the value came from and its path.
     """
     reading = read(SCHEMA, file, environ, flags)
-    if not reading.errors:
-        _conflicts(reading, role)
     reading.check()
-    return make_settings(ControllerSettings, reading.values, remarks=tuple(reading.remarks))
+    settings = make_settings(ControllerSettings, reading.values, remarks=tuple(reading.remarks))
+    for path, reason in _conflicts(settings, role):
+        reading.conflict(path, reason)
+    reading.check()
+    return settings
 
 
-def _conflicts(reading: ParsedConfig, role: ControllerRole) -> None:
-    values: dict[str, Any] = reading.effective()
-    if role is ControllerRole.MEMBER and values["namespace"] == ALL_NAMESPACES:
-        reading.conflict("namespace", 'a member has one ClusterSet: "*" is for leaders')
-    lease = "leaderElection"
-    if values[f"{lease}.renewDeadline"] >= values[f"{lease}.leaseDuration"]:
-        reading.conflict(f"{lease}.renewDeadline", "must be less than leaderElection.leaseDuration")
-    if values[f"{lease}.retryPeriod"] * _JITTER >= values[f"{lease}.renewDeadline"]:
-        reading.conflict(f"{lease}.retryPeriod", f"{_JITTER:g} times it must be less than renewDeadline")
-    if reason := unusable(values["webhook.clientCA"]):
-        reading.conflict("webhook.clientCA", f"cannot be used as certificates of authorities: {reason}")
-    if values["webhook.clientNames"] and not values["webhook.clientCA"]:
-        reading.conflict("webhook.clientNames", "needs webhook.clientCA")
-    replicated = "replicatedPolicies"
-    if values[f"{replicated}.namespaces"] and values[f"{replicated}.networkPolicies"] is ReplicatedPolicies.NONE:
-        reading.conflict(f"{replicated}.namespaces", f"needs {replicated}.networkPolicies: isolate, or allow")
-    if values["heartbeatPeriod"] >= values["heartbeatTimeout"]:
-        reading.conflict("heartbeatPeriod", "must be less than heartbeatTimeout")
+def _conflicts(settings: ControllerSettings, role: ControllerRole) -> Iterator[tuple[str, str]]:
+    """Yield keys whose values are valid alone but contradict others, with the reason."""
+    member = settings.member
+    if role is ControllerRole.MEMBER and member.namespace == ALL_NAMESPACES:
+        yield "namespace", 'a member has one ClusterSet: "*" is for leaders'
+    if settings.renew_deadline >= settings.lease_duration:
+        yield "leaderElection.renewDeadline", "must be less than leaderElection.leaseDuration"
+    if settings.retry_period * _JITTER >= settings.renew_deadline:
+        yield "leaderElection.retryPeriod", f"{_JITTER:g} times it must be less than renewDeadline"
+    if reason := unusable(settings.webhook_client_ca):
+        yield "webhook.clientCA", f"cannot be used as certificates of authorities: {reason}"
+    if settings.webhook_client_names and not settings.webhook_client_ca:
+        yield "webhook.clientNames", "needs webhook.clientCA"
+    if member.replicated_namespaces and member.replicated_network_policies is ReplicatedPolicies.NONE:
+        yield "replicatedPolicies.namespaces", "needs replicatedPolicies.networkPolicies: isolate, or allow"
+    if member.heartbeat_period >= settings.leader.heartbeat_timeout:
+        yield "heartbeatPeriod", "must be less than heartbeatTimeout"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from mcagent.controller.admin import corefile
 from mcagent.controller.admin.cluster import AdminError, Cluster
-from mcagent.controller.admin.fields import items_at, text_at, value_at
+from mcagent.controller.admin.fields import items_at, mapping_at, text_at
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import InputError
 
@@ -91,7 +91,7 @@ def is_applied(cluster: Cluster, coredns: CoreDns) -> bool:
 
 def owners(config_map: RawObject) -> list[str]:
     """Return who may write a ConfigMap back, by its labels and annotations."""
-    marks = [mark for kind in ("labels", "annotations") for mark in value_at(config_map, "metadata", kind) or ()]
+    marks = [mark for kind in ("labels", "annotations") for mark in mapping_at(config_map, "metadata", kind)]
     return [
         owner
         for mark, owner in _OWNERS.items()
@@ -110,7 +110,7 @@ def lost(config_map: RawObject, shown: str) -> str:
 
 
 def _is_labelled(config_map: RawObject) -> bool:
-    return LABEL in (value_at(config_map, "metadata", "labels") or ())
+    return LABEL in mapping_at(config_map, "metadata", "labels")
 
 
 def _config_map(cluster: Cluster, coredns: CoreDns) -> RawObject:
@@ -134,7 +134,7 @@ def _check_version(cluster: Cluster, coredns: CoreDns) -> None:
     where = f"/apis/apps/v1/namespaces/{coredns.namespace}/deployments/{coredns.deployment}"
     deployment = {} if coredns.version else cluster.find_any(where) or {}
     containers = items_at(deployment, "spec", "template", "spec", "containers")
-    image = coredns.version or (str(value_at(containers[0], "image") or "") if containers else "")
+    image = coredns.version or (text_at(containers[0], "image") if containers else "")
     version = corefile.version_of(image)
     if version is None:
         subject = f'image "{image}" of' if image else "there is no"

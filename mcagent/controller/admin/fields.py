@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from mcagent.kube.source import RawObject
 
 
-def value_at(obj: object, *path: str) -> Any:
+def value_at(obj: object, *path: str) -> object:
     """Return the value at a path of a JSON value; None if there is none."""
     for step in path:
         obj = obj.get(step) if isinstance(obj, dict) else None
     return obj
+
+
+def mapping_at(obj: object, *path: str) -> RawObject:
+    """Return the mapping at a path of a JSON value; {} if there is none."""
+    value = value_at(obj, *path)
+    return value if isinstance(value, dict) else {}
 
 
 def text_at(obj: object, *path: str) -> str:
@@ -43,6 +46,6 @@ def namespace_of(obj: object) -> str:
     return text_at(obj, "metadata", "namespace")
 
 
-def condition_at(obj: object, kind: str) -> Mapping[str, Any]:
+def condition_at(obj: object, kind: str) -> RawObject:
     """Return the condition of a type in an object's status; {} if there is none."""
     return next((item for item in items_at(obj, "status", "conditions") if item.get("type") == kind), {})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from mcagent.controller.admin import token_life
 from mcagent.controller.admin.cluster import AdminError, Cluster
@@ -17,6 +16,7 @@ from mcagent.controller.contract.export_ranges import read_ranges
 from mcagent.controller.contract.health import HEALTHY
 from mcagent.controller.contract.pod_ranges import read_pod_ranges
 from mcagent.controller.leader.cluster_set import UNIQUE
+from mcagent.controller.machinery.reconciler import Object
 from mcagent.controller.member.leader_token import LEADER_TOKEN
 from mcagent.controller.member.published import EXPORT_RANGE, POD_RANGE
 from mcagent.kube.source import RawObject
@@ -34,10 +34,10 @@ from mcagent.model.api.multicluster import (
 from mcagent.model.keys.values import did_you_mean
 from mcagent.model.objects import Kind
 from mcagent.model.parsing import links
-from mcagent.model.parsing.decode import read_as, read_object
+from mcagent.model.parsing.decode import read_as
 from mcagent.model.parsing.field import printable
 
-Rows = Callable[[Any, float], Sequence[Sequence[str]]]  # of an object of the kind, and the time
+Rows = Sequence[Sequence[str]]
 MEMBER_TOKEN = "membertoken"  # noqa: S105 (what it is called)
 _BEGIN, _END = 60, 320  # characters of a longer message: the subject, and cause or remedy at the end
 _CELL = 396  # characters of a cell: a name has up to 253
@@ -50,8 +50,15 @@ class Listing:
 
     kind: Kind
     head: Sequence[str]
-    rows: Rows
+    rows: Callable[[RawObject, float], Rows]  # of an object of the kind, and the time
     short: str = ""  # a short name beside name and plural, as kubectl has them
+
+
+def _listing(
+    cls: type[Object], head: Sequence[str], rows: Callable[[Object, float], Rows], short: str = ""
+) -> Listing:
+    """Return the table of a kind whose rows are read from its struct."""
+    return Listing(kind=cls.KIND, head=head, rows=lambda raw, now: rows(read_as(cls, raw), now), short=short)
 
 
 def age(obj: ApiObject, now: float) -> str:
@@ -69,7 +76,7 @@ def _message(text: str) -> str:
     return text if len(text) <= _BEGIN + _END else f"{text[:_BEGIN]} ... {text[-_END:]}"
 
 
-def _cluster_set(obj: ClusterSet, now: float) -> Sequence[Sequence[str]]:
+def _cluster_set(obj: ClusterSet, now: float) -> Rows:
     """Return a row for the ClusterSet as a whole, and one for each cluster."""
     role = "leader" if obj.is_leaders else "member"
     ready = condition_of(obj.status.conditions, "Ready")
@@ -113,20 +120,20 @@ def _health_messages(ready: Condition, healthy: Condition) -> list[str]:
     return [f"{healthy.reason}: {healthy.message}"] if ready.is_true and healthy.reason and healthy.message else []
 
 
-def _export(obj: ResourceExport, now: float) -> Sequence[Sequence[str]]:
+def _export(obj: ResourceExport, now: float) -> Rows:
     spec = (obj.spec.cluster_id, obj.spec.kind, obj.spec.namespace, obj.spec.name)
     conditions = (condition_of(obj.status.conditions, kind) for kind in ("Failure", "Conflict", "Succeeded"))
     shown = next((condition for condition in conditions if condition.type), NO_CONDITION)
     return [(obj.namespace, obj.name, *spec, shown.type or "-", age(obj, now), shown.message)]
 
 
-def _import(obj: ResourceImport, now: float) -> Sequence[Sequence[str]]:
+def _import(obj: ResourceImport, now: float) -> Rows:
     clusters = ",".join(status.cluster_id for status in obj.status.cluster_statuses)
     spec = (obj.spec.kind, obj.spec.namespace, obj.spec.name)
     return [(obj.namespace, obj.name, *spec, clusters or "-", age(obj, now))]
 
 
-def _service_export(obj: ApiServiceExport, now: float) -> Sequence[Sequence[str]]:
+def _service_export(obj: ApiServiceExport, now: float) -> Rows:
     valid, conflict, ready = (condition_of(obj.status.conditions, kind) for kind in ("Valid", "Conflict", "Ready"))
     reduced = ready.reason == "Failed" or (ready.is_true and ready.message)
     why = conflict if conflict.is_true else ready if reduced and valid.is_true else valid
@@ -134,27 +141,27 @@ def _service_export(obj: ApiServiceExport, now: float) -> Sequence[Sequence[str]
     return [(obj.namespace, obj.name, *words, age(obj, now), why.message)]
 
 
-def _service_import(obj: ApiServiceImport, now: float) -> Sequence[Sequence[str]]:
+def _service_import(obj: ApiServiceImport, now: float) -> Rows:
     clusters = ",".join(item.cluster for item in obj.status.clusters) or "-"
     spec = (obj.spec.type or "-", ",".join(obj.spec.ips) or "-")
     ports = ",".join(f"{port.port}/{port.protocol}" for port in obj.spec.ports) or "-"
     return [(obj.namespace, obj.name, *spec, ports, clusters, age(obj, now))]
 
 
-def _gateway(obj: ApiGateway, now: float) -> Sequence[Sequence[str]]:
+def _gateway(obj: ApiGateway, now: float) -> Rows:
     fields = (text or "-" for text in (obj.gateway_ip, obj.internal_ip, obj.service_cidr))
     reported = links.read(obj.status.links)
     tunnels = f"{sum(link.live for link in reported)}/{sum(link.tunnels for link in reported)}"
     return [(obj.namespace, obj.name, *fields, tunnels if reported else "-", age(obj, now))]
 
 
-def _cluster_info(obj: ApiClusterInfoImport, now: float) -> Sequence[Sequence[str]]:
+def _cluster_info(obj: ApiClusterInfoImport, now: float) -> Rows:
     gateways = ",".join(gateway.gateway_ip for gateway in obj.spec.gateway_infos)
     words = (obj.spec.service_cidr or "-", ",".join(obj.spec.pod_cidrs) or "-", gateways or "-")
     return [(obj.namespace, obj.name, obj.spec.cluster_id, *words, age(obj, now))]
 
 
-def _token(obj: ServiceAccount, now: float) -> Sequence[Sequence[str]]:
+def _token(obj: ServiceAccount, now: float) -> Rows:
     keys = (
         names.ALLOWED_CIDRS_ANNOTATION,
         names.ALLOWED_GATEWAYS_ANNOTATION,
@@ -166,47 +173,47 @@ def _token(obj: ServiceAccount, now: float) -> Sequence[Sequence[str]]:
 
 
 LISTINGS: Mapping[str, Listing] = {
-    "clusterset": Listing(
-        kind=Kind.CLUSTER_SET,
+    "clusterset": _listing(
+        ClusterSet,
         head=("NAMESPACE", "NAME", "CLUSTER", "ROLE", "READY", "STATUS", "AGE", "MESSAGE"),
         rows=_cluster_set,
     ),
-    "serviceexport": Listing(
-        kind=Kind.SERVICE_EXPORT,
+    "serviceexport": _listing(
+        ApiServiceExport,
         head=("NAMESPACE", "NAME", "VALID", "CONFLICT", "REASON", "AGE", "MESSAGE"),
         rows=_service_export,
         short="svcex",
     ),
-    "serviceimport": Listing(
-        kind=Kind.SERVICE_IMPORT,
+    "serviceimport": _listing(
+        ApiServiceImport,
         head=("NAMESPACE", "NAME", "TYPE", "IP", "PORTS", "CLUSTERS", "AGE"),
         rows=_service_import,
         short="svcim",
     ),
-    "resourceexport": Listing(
-        kind=Kind.RESOURCE_EXPORT,
+    "resourceexport": _listing(
+        ResourceExport,
         head=("AREA", "EXPORT", "CLUSTER", "KIND", "NAMESPACE", "NAME", "STATUS", "AGE", "MESSAGE"),
         rows=_export,
         short="re",
     ),
-    "resourceimport": Listing(
-        kind=Kind.RESOURCE_IMPORT,
+    "resourceimport": _listing(
+        ResourceImport,
         head=("AREA", "IMPORT", "KIND", "NAMESPACE", "NAME", "CLUSTERS", "AGE"),
         rows=_import,
         short="ri",
     ),
-    "gateway": Listing(
-        kind=Kind.GATEWAY,
+    "gateway": _listing(
+        ApiGateway,
         head=("NAMESPACE", "NAME", "GATEWAY IP", "INTERNAL IP", "SERVICE CIDR", "LIVE TUNNELS", "AGE"),
         rows=_gateway,
     ),
-    "clusterinfoimport": Listing(
-        kind=Kind.CLUSTER_INFO_IMPORT,
+    "clusterinfoimport": _listing(
+        ApiClusterInfoImport,
         head=("NAMESPACE", "NAME", "CLUSTER", "SERVICE CIDR", "POD CIDRS", "GATEWAYS", "AGE"),
         rows=_cluster_info,
     ),
-    MEMBER_TOKEN: Listing(
-        kind=Kind.SERVICE_ACCOUNT,
+    MEMBER_TOKEN: _listing(
+        ServiceAccount,
         head=(
             *("NAMESPACE", "NAME", "CLUSTER", "TOKEN", "TOKEN AGE", "RENEWAL", "EXPIRES"),
             *("CIDRS", "ALLOWED GATEWAYS", "NAMESPACES", "MAX EXPORTS", "AGE"),
@@ -243,9 +250,8 @@ def objects(
 def rows(what: str, found: Sequence[RawObject], now: float, *, wide: bool = False) -> list[Sequence[str]]:
     """Return the table's rows; `wide`: with messages of any length. Control characters in cells are escaped."""
     listing = LISTINGS[what]
-    objects = (read_object(listing.kind, obj) for obj in found)
     limit = _WIDE if wide else _CELL
-    cells = [row for obj in objects for row in listing.rows(obj, now)]
+    cells = [row for obj in found for row in listing.rows(obj, now)]
     if what == MEMBER_TOKEN:
         pairs = zip(cells, found, strict=True)  # each account has one row
         cells = [(*row[:3], *token_life.cells(obj, now), *row[3:]) for row, obj in pairs]

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -90,7 +89,7 @@ class Site:
     image: str = ""
     openvswitch_image: str = ""
     openvswitch: str = "auto"  # the container's --policy on a Node with Open vSwitch
-    config: Mapping[Part, Mapping[str, Any]] = field(default_factory=dict)
+    config: Mapping[Part, Mapping[str, object]] = field(default_factory=dict)
 
     def home(self, part: Part) -> str:
         """Return the namespace of a part."""
@@ -157,7 +156,8 @@ def _read(part: Part) -> list[RawObject]:
 
 def _with_values(obj: RawObject, part: Part, site: Site, own_config: RawObject) -> RawObject:
     """Return an object with the values of the site. `own_config`: defaults that depend on the site."""
-    moved: RawObject = _moved(obj, {MEMBER_NAMESPACE: site.namespace, LEADER_NAMESPACE: site.leader_namespace})
+    places = {MEMBER_NAMESPACE: site.namespace, LEADER_NAMESPACE: site.leader_namespace}
+    moved: RawObject = {key: _moved(value, places) for key, value in obj.items()}
     if not _CLUSTER_SCOPED.fullmatch(moved["kind"]):
         moved["metadata"] = {"namespace": site.home(part)} | moved["metadata"]
     if moved["kind"] in _SETTERS:
@@ -223,7 +223,7 @@ def accepted_policies(site: Site) -> frozenset[str]:
     return frozenset(key for key in _POLICY_KEYS.values() if str(values.get(key, _NONE)).lower() != _NONE)
 
 
-def _moved(value: Any, places: Mapping[str, str]) -> Any:
+def _moved(value: object, places: Mapping[str, str]) -> object:
     """Return a value with other namespaces: in texts that are a namespace, and in names of mcagent's accounts."""
     match value:
         case dict():
@@ -237,7 +237,7 @@ def _moved(value: Any, places: Mapping[str, str]) -> Any:
     return value
 
 
-def merged(content: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def merged(content: Mapping[str, object], over: Mapping[str, object]) -> dict[str, object]:
     """Return a mapping with the values of another, section by section."""
     result = dict(content)
     for key, value in over.items():

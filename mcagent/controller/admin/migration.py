@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from mcagent.config.reader import ConfigError, ConfigText
 from mcagent.controller.admin.cluster import Cluster, Object
-from mcagent.controller.admin.fields import items_at, name_of, text_at, texts_at, value_at
+from mcagent.controller.admin.fields import items_at, mapping_at, name_of, text_at, texts_at, value_at
 from mcagent.controller.admission.identity import bound_cluster, bound_clusters
 from mcagent.controller.config import ControllerRole, load
 from mcagent.controller.contract import names
@@ -122,8 +122,8 @@ def _controller(objects: Objects) -> Iterator[Finding]:
     where, deployment = objects.namespace, objects.deployment
     for hook in objects.webhooks:
         services = {text_at(item, "clientConfig", "service", "namespace") for item in items_at(hook, "webhooks")}
-        labels = value_at(hook, "metadata", "labels")
-        if where in services and isinstance(labels, dict) and labels.items() >= _SERVED_BY.items():
+        labels = mapping_at(hook, "metadata", "labels")
+        if where in services and labels.items() >= _SERVED_BY.items():
             yield Finding(
                 level=Level.MUST,
                 about=f"{text_at(hook, 'kind')} {name_of(hook)}",

@@ -13,7 +13,7 @@ from http import HTTPStatus
 from mcagent.controller.admin import cluster_sets, dns, losses, manifests, node_cleanup
 from mcagent.controller.admin.cluster import AdminError, Cluster, shown
 from mcagent.controller.admin.deployment import is_ours, release_of
-from mcagent.controller.admin.fields import items_at, name_of, namespace_of, text_at, value_at
+from mcagent.controller.admin.fields import items_at, mapping_at, name_of, namespace_of, text_at, value_at
 from mcagent.controller.admin.manifests import CRD, NAMESPACE, OURS, InstalledRole, Part, Site
 from mcagent.controller.contract import names
 from mcagent.controller.contract.conditions import TRUE
@@ -110,7 +110,7 @@ def _other_role(cluster: Cluster, removal: Removal) -> str:
     components = [str(part) for parts in (_MEMBERS, _LEADERS) if parts not in removal.roles for part in parts]
     for path in _WORKLOADS:
         for workload in items_at(cluster.find_any(path), "items"):
-            labels = value_at(workload, "metadata", "labels") or {}
+            labels = mapping_at(workload, "metadata", "labels")
             if OURS.items() <= labels.items() and labels.get(_COMPONENT) in components:
                 return f"{labels[_COMPONENT]} in namespace {namespace_of(workload)}"
     return ""

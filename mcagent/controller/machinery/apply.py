@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any
 
 import msgspec
 
@@ -67,8 +66,8 @@ class Write:
 class DroppedValue:
     """A value that was sent, and the one that the server stored instead. `fields` are the paths that differ."""
 
-    sent: Any
-    stored: Any
+    sent: object
+    stored: object
     fields: tuple[str, ...]
 
 
@@ -100,7 +99,7 @@ def plan(
         (Verb.PATCH, _difference(content, present, RAW.get(step.ref.kind, ()))),
         (Verb.STATUS, _status_difference(status, step.conditions, present)),
     ):
-        if patch is not _SAME and (patch := _without_dropped(patch, present, dropped)):
+        if isinstance(patch, dict) and (patch := _without_dropped(patch, present, dropped)):
             return Write(verb=verb, ref=step.ref, body=_versioned(patch, present))
     return None
 
@@ -116,16 +115,17 @@ def _desired(step: Wanted) -> tuple[Json, Json]:
     return content | ({"metadata": meta} if meta else {}), status
 
 
-def _status_difference(status: Json, conditions: Mapping[str, Condition | None], present: Json) -> Any:
+def _status_difference(status: Json, conditions: Mapping[str, Condition | None], present: Json) -> object:
     """Return the merge patch of a status, or _SAME. Conditions of other types follow, as they are."""
     if conditions:
-        foreign = _value_at(present, ("status", "conditions")) or ()
+        stored = _value_at(present, ("status", "conditions"))
+        entries = stored if isinstance(stored, list | tuple) else ()
         status["conditions"] = [
             *(as_json(condition) for condition in conditions.values() if condition is not None),
-            *(entry for entry in foreign if entry.get("type") not in conditions),
+            *(entry for entry in entries if entry.get("type") not in conditions),
         ]
     patch = _difference({"status": status}, present)
-    if patch is not _SAME and "conditions" in patch["status"]:
+    if isinstance(patch, dict) and "conditions" in patch["status"]:
         patch["status"]["conditions"] = status["conditions"]  # with what is null in those of others
     return patch
 
@@ -143,7 +143,7 @@ def _deletion(ref: Ref, present: Json | None) -> Write | None:
 
 
 def _new(ref: Ref, content: Json) -> Json:
-    body = _without_none(content)
+    body: Json = {key: _without_none(value) for key, value in content.items() if value is not None}
     named = {"name": ref.name} | ({"namespace": ref.namespace} if KINDS[ref.kind].namespaced else {})
     metadata = body.get("metadata", {}) | named
     return {**body, "apiVersion": KINDS[ref.kind].api_version, "kind": KINDS[ref.kind].name, "metadata": metadata}
@@ -155,13 +155,13 @@ def _versioned(patch: Json, present: Json) -> Json:
     return {**patch, "metadata": {**(meta if isinstance(meta, dict) else {}), **version}}
 
 
-def _without_none(value: Any) -> Any:
+def _without_none(value: object) -> object:
     """Return a value as JSON without what is null. Only values with "null" in them are looked through."""
     encoded = msgspec.json.encode(value)
     return msgspec.json.decode(encoded) if b"null" not in encoded else _filtered(value)
 
 
-def _filtered(value: Any) -> Any:
+def _filtered(value: object) -> object:
     if isinstance(value, dict):
         return {key: _filtered(inner) for key, inner in value.items() if inner is not None}
     if isinstance(value, list | tuple):
@@ -169,12 +169,12 @@ def _filtered(value: Any) -> Any:
     return value
 
 
-def _holds_nothing(value: Any) -> bool:
+def _holds_nothing(value: object) -> bool:
     """Tell whether a wanted value asks for nothing to be there: servers drop empty mappings."""
     return value is None or (isinstance(value, dict) and all(map(_holds_nothing, value.values())))
 
 
-def _difference(desired: Any, present: Any, raw: Path = ()) -> Any:
+def _difference(desired: object, present: object, raw: Path = ()) -> object:
     """Return the merge patch from `present` to `desired`, or _SAME. `raw`: the path of a value of RAW."""
     if not isinstance(desired, Mapping):
         return _SAME if _equal(desired, present, "") else _without_none(desired)
@@ -197,7 +197,7 @@ def _difference(desired: Any, present: Any, raw: Path = ()) -> Any:
     return patch or _SAME
 
 
-def _exact_difference(desired: Any, present: Any) -> Any:
+def _exact_difference(desired: object, present: object) -> object:
     """Return the merge patch that makes `present` equal to `desired`, or _SAME. Only null counts as absent."""
     if isinstance(desired, Mapping) and isinstance(present, Mapping):
         removed = [key for key, value in present.items() if value is not None and desired.get(key) is None]
@@ -216,7 +216,7 @@ def _exact_difference(desired: Any, present: Any) -> Any:
     return _SAME if is_same else _without_none(desired)
 
 
-def _equal(desired: Any, present: Any, key: str) -> bool:
+def _equal(desired: object, present: object, key: str) -> bool:
     """Compare values that are owned whole; in lists of ports what the server fills in by itself may be there.
 
     A field of None, or an empty text, counts as none. Nothing is copied: lists of the endpoints of 250 clusters
@@ -248,7 +248,7 @@ def _equal(desired: Any, present: Any, key: str) -> bool:
     return bool(desired == present)
 
 
-def _encoded(value: Any) -> bytes:
+def _encoded(value: object) -> bytes:
     """Return JSON, which is compared faster than one value after the other, and tells True from 1."""
     return msgspec.json.encode(value, order="sorted")
 
@@ -276,7 +276,7 @@ def dropped_values(sent: Json, following: Json, answer: Json) -> dict[Path, Drop
     return dropped
 
 
-def _leaves(patch: Json, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+def _leaves(patch: Json, path: Path = ()) -> Iterator[tuple[Path, object]]:
     """Yield the values of a merge patch, each replaced as a whole, with their paths."""
     for key, value in patch.items():
         if isinstance(value, dict) and value:
@@ -286,7 +286,7 @@ def _leaves(patch: Json, path: Path = ()) -> Iterator[tuple[Path, Any]]:
 
 
 def _without_dropped(
-    patch: Json, present: Any, dropped_by_path: Mapping[Path, DroppedValue], path: Path = ()
+    patch: Json, present: object, dropped_by_path: Mapping[Path, DroppedValue], path: Path = ()
 ) -> Json:
     """Return a patch without values that the server drops; {} if nothing is left."""
     if not dropped_by_path:
@@ -304,17 +304,17 @@ def _without_dropped(
     return reduced
 
 
-def _value_at(value: Any, path: Path) -> Any:
+def _value_at(value: object, path: Path) -> object:
     for step in path:
         value = value.get(step) if isinstance(value, dict) else None
     return value
 
 
-def _is_same(a: Any, b: Any) -> bool:
+def _is_same(a: object, b: object) -> bool:
     return json.dumps(a, sort_keys=True) == json.dumps(b, sort_keys=True)  # True is not 1
 
 
-def _different(sent: Any, stored: Any, path: str) -> Iterator[str]:
+def _different(sent: object, stored: object, path: str) -> Iterator[str]:
     """Yield the paths of the values that are missing or different, as deep as both have the same shape."""
     if isinstance(sent, dict) and isinstance(stored, dict):
         for key, value in sent.items():

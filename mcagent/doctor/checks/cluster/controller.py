@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mcagent.api.doctor import CheckFinding
-from mcagent.controller.admin.fields import name_of, namespace_of, value_at
+from mcagent.controller.admin.fields import name_of, namespace_of, text_at, value_at
 from mcagent.controller.contract.area_holder import SECOND_CONTROLLER, message
 from mcagent.controller.contract.conditions import time_of
 from mcagent.doctor.check import DoctorCheck, failed
@@ -52,7 +52,7 @@ def examine(cluster: ExaminedCluster) -> Iterator[CheckFinding]:
     for deployment in controllers:
         role, namespace = component_of(deployment), namespace_of(deployment)
         lease = f"mcagent-{role}"
-        renewed = time_of(value_at(cluster.read(leases).get((namespace, lease)), "spec", "renewTime"))
+        renewed = time_of(text_at(cluster.read(leases).get((namespace, lease)), "spec", "renewTime"))
         if not value_at(deployment, "status", "readyReplicas"):
             detail = "no replica is ready"
         elif renewed is not None and cluster.now + (cluster.clock or 0.0) - renewed > _LEASE_LATE:

@@ -7,7 +7,7 @@ from functools import cache
 
 from mcagent.api.doctor import CheckFinding
 from mcagent.controller.admin import manifests
-from mcagent.controller.admin.fields import condition_at, items_at, name_of, text_at, value_at
+from mcagent.controller.admin.fields import condition_at, items_at, mapping_at, name_of, text_at
 from mcagent.controller.admin.manifests import CRD, InstalledRole, Part
 from mcagent.controller.contract.conditions import TRUE
 from mcagent.doctor.check import DoctorCheck, failed, warning
@@ -87,8 +87,7 @@ def _judge(crd: RawObject, installed: RawObject | None, role: InstalledRole) -> 
 def _served(crd: RawObject) -> dict[str, RawObject]:
     """Return the schemas of a CRD's versions that are served, by the version's name."""
     versions = [version for version in items_at(crd, "spec", "versions") if version.get("served")]
-    schemas = {text_at(version, "name"): value_at(version, "schema", "openAPIV3Schema") for version in versions}
-    return {name: schema if isinstance(schema, dict) else {} for name, schema in schemas.items()}
+    return {text_at(version, "name"): mapping_at(version, "schema", "openAPIV3Schema") for version in versions}
 
 
 def _pruned(ours: RawObject, theirs: RawObject, path: str) -> Iterator[str]:

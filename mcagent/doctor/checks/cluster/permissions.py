@@ -11,7 +11,7 @@ import yaml
 
 from mcagent.api.doctor import CheckFinding
 from mcagent.controller.admin import manifests
-from mcagent.controller.admin.fields import name_of, namespace_of, text_at, texts_at, value_at
+from mcagent.controller.admin.fields import mapping_at, name_of, namespace_of, text_at, texts_at, value_at
 from mcagent.controller.admin.manifests import CONFIGURED, LEADER_NAMESPACE, MEMBER_NAMESPACE, Part
 from mcagent.doctor.check import NOT_READ, DoctorCheck, failed
 from mcagent.doctor.checks.cluster.agents import component_of, pods
@@ -109,8 +109,7 @@ def _config(cluster: ExaminedCluster, account: Account) -> RawObject:
         return {}
     except yaml.YAMLError:
         return {}
-    replicated = value_at(content, "replicatedPolicies")
-    values = replicated if isinstance(replicated, dict) else {}
+    values = mapping_at(content, "replicatedPolicies")
     node_keys = value_at(content, "nodeTrafficEncryption")
     keys_of_agents = {} if node_keys is None else {"nodeTrafficEncryption": str(node_keys)}
     return {"replicatedPolicies": {str(key): str(value) for key, value in values.items()}} | keys_of_agents
