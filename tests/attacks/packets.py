@@ -149,3 +149,18 @@ def ethernet(destination: str, source: str, packet: bytes) -> bytes:
 def token() -> bytes:
     """Return bytes that nobody else sends."""
     return os.urandom(16)
+
+
+PORT_UNREACHABLE, FRAGMENTATION_NEEDED = (3, 3), (3, 4)
+
+
+SMALL_MTU = 600
+
+
+def icmp_error(kind: tuple[int, int], source: IPv4Address, quoted: bytes) -> bytes:
+    """Return an ICMP error to the sender of the quoted IPv4 packet (RFC 792; RFC 1191, section 4)."""
+    mtu = SMALL_MTU if kind == FRAGMENTATION_NEEDED else 0
+    head = struct.pack("!BBHHH", *kind, 0, 0, mtu)
+    body = head + quoted[:576]
+    body = body[:2] + struct.pack("!H", internet_checksum(body)) + body[4:]
+    return ipv4(source, IPv4Address(quoted[12:16]), socket.IPPROTO_ICMP, body)

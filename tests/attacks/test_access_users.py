@@ -6,52 +6,20 @@ but to chosen endpoints is shown with packets elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 import pytest
 
-from mcagent.core.compile import compile_desired
-from mcagent.model.dataplane.facts import Facts
-from mcagent.model.objects import Endpoint, EndpointSlice, Kind, Pod
+from mcagent.model.objects import EndpointSlice, Kind, Pod
 from mcagent.model.parsing.parse import parse_object
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.unit.test_member_service_import import endpoints, endpoints_import, service_import, world
-from tests.worlds.core_inputs import (
-    HOME,
-    addresses,
-    config,
-    endpoint,
-    endpoint_slice,
-    export,
-    meta,
-    service,
-    snapshot,
-)
+from tests.attacks.served_pods import POD, host_pod, served
+from tests.worlds.core_inputs import addresses, endpoint, meta
+from tests.worlds.leader_imports import endpoints, endpoints_import, service_import, world
 from tests.worlds.member_world import slice_of
 
 by_user = partial(attack, Group.ACCESS, Attacker.USER)
-
-POD = "10.10.3.9"
-
-
-def host_pod(name: str, address: str, namespace: str = "default") -> Pod:
-    """Return a Pod in the host network of a Node with an address."""
-    return Pod(meta=meta(Kind.POD, name, namespace=namespace), node_name="w1", host_ips=addresses(address))
-
-
-def served(port: int, *endpoints_beside: Endpoint, pods: Sequence[Pod] = ()) -> tuple[set[str], set[str]]:
-    """Return the endpoints that a gateway serves an exported Service from, and what it tells.
-
-    The Service's EndpointSlice has an ordinary Pod, and these endpoints beside it.
-    """
-    slices = endpoint_slice("s", "web", [endpoint(POD), *endpoints_beside], ("", port))
-    compiled = compile_desired(
-        snapshot(*HOME, service("web", "10.96.0.7", 80), export("web"), slices, *pods), Facts(), config("g1")
-    )
-    places = compiled.state.services["default/web:80/tcp"].endpoints
-    return {f"{address}:{number}" for address, number in places}, {p.reason for p in compiled.desired.problems}
 
 
 @by_user(

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from ipaddress import ip_address, ip_network
-from typing import Any
 
 import pytest
 
@@ -22,10 +20,11 @@ from mcagent.model.dataplane.facts import Facts
 from mcagent.model.dataplane.resources import Route
 from mcagent.model.dataplane.wireguard import WireGuardImplementation
 from mcagent.model.errors import InputError
-from mcagent.model.objects import ApiObject, ClusterInfoImport, Kind, WireGuardInfo
+from mcagent.model.objects import ClusterInfoImport, Kind, WireGuardInfo
 from mcagent.model.parsing.granted import CLAIMS_ANNOTATION, granted_text
 from mcagent.model.parsing.parse import parse_object
 from tests.attacks.catalogue import Attacker, Group, attack
+from tests.attacks.claims import NEW, NO_FACTS, OLD, RAW, WEST, decide, has, problems, unharmed
 from tests.worlds.core_inputs import (
     HOME,
     addresses,
@@ -43,54 +42,13 @@ from tests.worlds.core_inputs import (
 
 by_member = partial(attack, Group.ADDRESSES, Attacker.MEMBER)
 
-NO_FACTS = Facts()
-OLD, NEW = "2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"
 FIRST, SECOND, LATER = (f"2026-0{month}-01T00:00:00.000000Z" for month in (1, 2, 3))
-WEST = cluster("west", "10.102.0.0/16", "10.20.0.0/16", gateways=("192.168.2.11",), created=OLD)
-
-
-def decide(
-    *objects: ApiObject,
-    on: str = "g1",
-    home: Iterable[ApiObject] = HOME,
-    facts: Facts = NO_FACTS,
-    **values: object,
-) -> Compiled:
-    """Compile a Node of home with these objects."""
-    values = {"enable_pod_to_pod": True, **values}
-    return compile_desired(snapshot(*home, *objects), facts, config(on, **values))
-
-
-def has(found: Compiled, cluster_id: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the CIDRs and gateways that a cluster is given."""
-    remote = found.state.clusters[cluster_id]
-    return tuple(map(str, remote.cidrs)), tuple(map(str, remote.gateways))
 
 
 def routes(found: Compiled) -> set[str]:
     """Return what the Node's kernel sends into the bridge, or keeps out of it."""
     resources = (resource for fragment in found.desired.fragments.values() for resource in fragment.resources)
     return {str(resource.destination) for resource in resources if isinstance(resource, Route)}
-
-
-def problems(found: Compiled, cluster_id: str) -> set[tuple[str, str]]:
-    """Return the (path, reason) of what is told of a cluster's object."""
-    return {(p.path, p.reason) for p in found.desired.problems if f"{cluster_id}-clusterinfo" in p.subject}
-
-
-def unharmed(victim: ClusterInfoImport, *attackers: ClusterInfoImport, **values: Any) -> Compiled:
-    """Return what is decided, once everything of the victim's is as if there were no attacker."""
-    decision = None
-    for on in ("g1", "w1"):
-        alone, decision = decide(victim, on=on, **values), decide(victim, *attackers, on=on, **values)
-        assert has(decision, victim.cluster_id) == has(alone, victim.cluster_id)
-        name = f"cluster/{victim.cluster_id}"
-        assert [r.key for r in decision.desired.fragments[name].resources] == [
-            r.key for r in alone.desired.fragments[name].resources
-        ]
-        assert problems(decision, victim.cluster_id) == problems(alone, victim.cluster_id)
-    assert decision is not None
-    return decision
 
 
 @by_member(
@@ -355,13 +313,6 @@ def test_what_stands_for_an_ipv6_gateway() -> None:
     decision = unharmed(victim, north, allowed_remote_cidrs=networks("10.0.0.0/8", str(around)))
     assert has(decision, "north") == ((), ("192.168.3.11",))
     assert {reason for _, reason in problems(decision, "north")} == {"NotUnicast"}
-
-
-RAW = {
-    "apiVersion": "multicluster.crd.antrea.io/v1alpha1",
-    "kind": "ClusterInfoImport",
-    "metadata": {"name": "north-clusterinfo", "namespace": "mc", "creationTimestamp": NEW},
-}
 
 
 @by_member(

@@ -15,7 +15,7 @@ from mcagent.model.parsing.clusters import MTU_ANNOTATION
 from mcagent.model.parsing.parse import parse_object
 from mcagent.model.plan import Desired, Op
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.attacks.test_addresses import NEW, NO_FACTS, RAW, WEST, has, unharmed
+from tests.attacks.claims import NEW, NO_FACTS, RAW, WEST, has, unharmed
 from tests.worlds.core_inputs import HOME, cluster, config, snapshot
 
 by_member = partial(attack, Group.OBJECTS, Attacker.MEMBER)

@@ -27,7 +27,6 @@ from mcagent.model.dataplane.facts import Facts
 from mcagent.model.objects import Gateway, Kind
 from mcagent.model.parsing.clusters import ADDRESS_CONDITION, SERVICE_CIDR_ANNOTATION
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.unit.test_export_ranges_clusters import condition_text, exported, world
 from tests.worlds.core_inputs import (
     HOME,
     cluster,
@@ -39,6 +38,7 @@ from tests.worlds.core_inputs import (
     service,
     snapshot,
 )
+from tests.worlds.export_ranges import condition_text, exported, world
 from tests.worlds.leader_world import AREA, SET, Leader, account, announce, cluster_info, endpoints
 from tests.worlds.leader_world import service as service_export
 from tests.worlds.member_world import AREA as NORTH

@@ -39,10 +39,10 @@ from mcagent.model.parsing.document import MAX_DEPTH, decode_noting_cuts
 from mcagent.observe.logs import JsonFormatter, TextFormatter
 from mcagent.supervised import dead
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.embedded.test_webhook import Hook
-from tests.kube.suite.test_shipped_webhooks import Shipped, join
-from tests.kube.suite.test_shipped_webhooks import cluster_set as a_set
-from tests.kube.suite.test_shipped_webhooks import gateway as a_gateway
+from tests.embedded.hook import Hook
+from tests.kube.shipped_webhooks import Shipped, join
+from tests.kube.shipped_webhooks import cluster_set as a_set
+from tests.kube.shipped_webhooks import gateway as a_gateway
 from tests.worlds import agentworld
 from tests.worlds.apiservers import Cluster, refusal
 from tests.worlds.controllers import Controller, controller

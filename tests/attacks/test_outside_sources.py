@@ -21,7 +21,7 @@ from devtools.waiting import wait_until
 from mcagent.core.addresses.underlay import mapped_addresses
 from tests.attacks import packets
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.attacks.test_third_cluster import PORT_UNREACHABLE, icmp_error
+from tests.attacks.packets import PORT_UNREACHABLE, icmp_error
 from tests.waiting import until
 from tests.worlds.labs import MakeLab
 

@@ -28,12 +28,12 @@ from mcagent.model.net import PodPrefix
 from mcagent.model.objects import ApiObject, Gateway, Kind
 from mcagent.model.parsing.prefixes import PREFIXES_ANNOTATION
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.unit.test_pod_ranges import KUBEADM, member, occupied, own_prefixes, world
 from tests.worlds.core_inputs import HOME, cluster, config, networks, snapshot
 from tests.worlds.leader_world import AREA, SET, Leader, account, announce, cluster_info
 from tests.worlds.member_world import AREA as NORTH
 from tests.worlds.member_world import HOME as MEMBER_HOME
 from tests.worlds.memory_objects import START
+from tests.worlds.pod_ranges import KUBEADM, member, occupied, own_prefixes, world
 from tests.worlds.topologies import from_kernel
 
 by_member = partial(attack, Group.ADDRESSES, Attacker.MEMBER)

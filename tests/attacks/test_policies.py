@@ -24,46 +24,26 @@ from mcagent.core.policies.selection import select_rules
 from mcagent.model.config import PolicyFailureMode
 from mcagent.model.dataplane.resources import FlowEntry
 from mcagent.model.node_state import AcceptedCluster
-from mcagent.model.objects import Snapshot
-from mcagent.model.parsing.labels import label_hash, normalised
-from mcagent.model.policies import CLUSTER_LABEL, Direction
+from mcagent.model.policies import Direction
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.unit.test_policy_rules import CLUSTER_IDS, ENV, config, read
+from tests.attacks.policies import (
+    FROM_WEB,
+    FROM_WEB_ANTREA,
+    MESSAGE,
+    PODS,
+    antrea_policy,
+    identities,
+    pod,
+    policy,
+    snapshot,
+)
 from tests.worlds.policies import Policies
-from tests.worlds.policy_manifests import NODE, Manifest, manifest
+from tests.worlds.policy_manifests import Manifest, manifest
+from tests.worlds.policy_reading import CLUSTER_IDS, ENV, config
 from tests.worlds.policy_switch import EXITS, flows_of
 
 SENDER = "10.2.0.9"  # a Pod of another cluster
-PODS = {"attacker": "10.1.0.1", "victim": "10.1.0.2"}
-MESSAGE = 65535  # bytes of an OpenFlow message, whose length is a field of 16 bits
 CLAUSE = 16  # bytes of a conjunction action
-
-
-WEB = {"app": "web"}
-
-
-def identities(cluster: str, numbers: Iterable[int]) -> list[Manifest]:
-    """Return label identities of Pods with the label app=web, which a cluster exports."""
-    objects = []
-    for number in numbers:
-        text = normalised("shop", {}, {**WEB, "n": str(number)})
-        notes = {"mcagent.io/exporters": cluster}
-        kind = manifest("multicluster.crd.antrea.io/v1alpha1", "LabelIdentity", label_hash(text), notes=notes)
-        objects.append(kind | {"spec": {"label": text, "id": number}})
-    return objects
-
-
-def policy(name: str, namespace: str, peers: Iterable[Manifest]) -> Manifest:
-    """Return a NetworkPolicy that lets these peers reach all Pods of a Namespace."""
-    spec = {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"from": [*peers]}]}
-    return manifest("networking.k8s.io/v1", "NetworkPolicy", name, namespace, spec=spec)
-
-
-def antrea_policy(name: str, namespace: str, peers: Iterable[Manifest]) -> Manifest:
-    """Return a NetworkPolicy of Antrea that lets these peers reach all Pods of a Namespace, and no others."""
-    rules = [{"action": "Allow", "from": [*peers]}, {"action": "Drop"}]
-    spec = {"priority": 5, "appliedTo": [{"podSelector": {}}], "ingress": rules}
-    return manifest("crd.antrea.io/v1beta1", "NetworkPolicy", name, namespace, spec=spec)
 
 
 def blocks(count: int, seed: int = 1) -> list[Manifest]:
@@ -78,20 +58,6 @@ def blocks(count: int, seed: int = 1) -> list[Manifest]:
     return [
         {"ipBlock": {"cidr": "0.0.0.0/0", "except": [f"{address()}/32" for _ in range(64)]}} for _ in range(count)
     ]
-
-
-def pod(name: str, namespace: str, address: str, *containers: Manifest) -> Manifest:
-    """Return a Pod on the Node."""
-    spec = {"nodeName": NODE, "containers": [*containers]}
-    status = {"phase": "Running", "podIPs": [{"ip": address}]}
-    return manifest("v1", "Pod", name, namespace, spec=spec, status=status)
-
-
-def snapshot(*objects: Manifest) -> Snapshot:
-    """Return a cluster with a Pod of each tenant on the Node, and objects."""
-    namespaces = [manifest("v1", "Namespace", tenant) for tenant in PODS]
-    pods = [pod("p", tenant, address) for tenant, address in PODS.items()]
-    return read([*namespaces, *pods, *objects])
 
 
 def enforced(*objects: Manifest) -> Enforcement:
@@ -238,11 +204,6 @@ def test_rules_that_differ_for_each_pod() -> None:
 
 MANY = range(100, 11_100)  # label identities of `west`; those of `east` have higher numbers, so they come last
 FEW = range(20_000, 20_010)
-FROM_WEB = {
-    "namespaceSelector": {"matchExpressions": [{"key": CLUSTER_LABEL, "operator": "Exists"}]},
-    "podSelector": {"matchLabels": WEB},
-}
-FROM_WEB_ANTREA = {"scope": "ClusterSet", "namespaceSelector": {}, "podSelector": {"matchLabels": WEB}}
 
 
 @attack(

@@ -15,19 +15,12 @@ from mcagent.kube.source import RawObject
 from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
 from tests.attacks.catalogue import Attacker, Group, attack
-from tests.unit.test_kubernetes_policies import carried, report, started
-from tests.worlds.control_view import MemoryView
-from tests.worlds.member_world import AREA, member, north_of
+from tests.attacks.replicated_policies import POLICIES, cluster_wide, member_with_owner, planted
+from tests.worlds.kubernetes_policies import report, started
+from tests.worlds.member_world import AREA, north_of
 
 by_leader = partial(attack, Group.POLICIES, Attacker.LEADER)
 
-POLICIES = (Kind.NETWORK_POLICY, *CLUSTER_KINDS)
-ISOLATED: RawObject = {  # by its owner
-    "apiVersion": "networking.k8s.io/v1",
-    "kind": "NetworkPolicy",
-    "metadata": {"name": "own", "namespace": "shop"},
-    "spec": {"podSelector": {}, "policyTypes": ["Ingress"]},
-}
 OPEN = {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{}]}
 CLOSED = {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
 IN_SHOP: dict[str, Any] = {
@@ -53,36 +46,6 @@ def attacked(*planted: RawObject, **keys: Any) -> tuple[list[str], list[str]]:
         for obj in view.local.list(kind)
     ]
     return present, [*report(view, controller).values()]
-
-
-def member_with_owner() -> MemoryView:
-    """Return a member with Antrea, whose owner isolates the Pods of Namespace shop."""
-    view = member()
-    for namespace in ("shop", "kube-system"):
-        view.local.put({"kind": "Namespace", "metadata": {"name": namespace}})
-    view.local.put({"kind": "Tier", "metadata": {"name": "emergency"}, "spec": {"priority": 50}})
-    view.local.put(ISOLATED)
-    return view
-
-
-def planted(spec: RawObject, namespace: str = "shop") -> RawObject:
-    """Return the spec of a ResourceImport with a NetworkPolicy."""
-    document = {**ISOLATED, "metadata": {"name": "planted", "namespace": namespace}, "spec": spec}
-    return {"kind": names.KUBERNETES_POLICY, "raw": carried(document)}
-
-
-def cluster_wide(kind: Kind, action: str) -> RawObject:
-    """Return the spec of a ResourceImport with a policy for the whole cluster."""
-    spec = {
-        "tier": "emergency",
-        "priority": 1,
-        "ingress": [{"action": action, "from": [{"namespaceSelector": {}}]}],
-    }
-    if kind is Kind.CLUSTER_NETWORK_POLICY:
-        return {"kind": names.POLICY, "clusternetworkpolicy": spec}
-    info = KINDS[kind]
-    document = {"apiVersion": info.api_version, "kind": info.name, "metadata": {"name": "planted"}, "spec": spec}
-    return {"kind": names.KUBERNETES_POLICY, "raw": carried(document)}
 
 
 @by_leader(

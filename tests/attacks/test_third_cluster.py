@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import socket
-import struct
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,9 +17,9 @@ from devtools.lab.lab import Lab
 from devtools.lab.topology import POD_PORT, Cluster, Cni, Pod, generate
 from devtools.nodes import netns
 from devtools.traffic import traffic
-from mcagent.model.net import internet_checksum
 from tests.attacks import packets, tunnel_packets
 from tests.attacks.catalogue import Attacker, Group, attack
+from tests.attacks.packets import FRAGMENTATION_NEEDED, PORT_UNREACHABLE, SMALL_MTU, icmp_error
 from tests.worlds.labs import MakeLab
 from tests.worlds.profiles import FORWARDING
 
@@ -29,10 +28,8 @@ pytestmark = pytest.mark.datapath
 by_member = partial(attack, Group.STATE, Attacker.MEMBER)
 
 PLAIN_MAC, ANY_MAC = "aa:bb:cc:dd:ee:f0", "0a:6d:63:00:00:02"
-PORT_UNREACHABLE, FRAGMENTATION_NEEDED = (3, 3), (3, 4)
 BOTH = frozenset({"ECONNREFUSED", "EMSGSIZE"})  # what a socket learns of them
 TRIED = 6.0  # seconds for which errors are sent that nobody must learn of
-SMALL_MTU = 600
 SOCKET_PORT = 33333
 IP_MTU_DISCOVER, IP_PMTUDISC_DONT, IP_PMTUDISC_DO = 10, 0, 2  # ip(7)
 FRAGMENTS = 6000  # more than either datapath stores
@@ -87,15 +84,6 @@ def world(request: pytest.FixtureRequest, make_lab: MakeLab) -> Iterator[World]:
     """Three clusters of a gateway and a worker."""
     with make_lab(generate(cni=request.param, clusters=3), liveness=False) as lab:
         yield World(lab, *lab.topology.clusters)
-
-
-def icmp_error(kind: tuple[int, int], source: IPv4Address, quoted: bytes) -> bytes:
-    """Return an ICMP error to the sender of the quoted IPv4 packet (RFC 792; RFC 1191, section 4)."""
-    mtu = SMALL_MTU if kind == FRAGMENTATION_NEEDED else 0
-    head = struct.pack("!BBHHH", *kind, 0, 0, mtu)
-    body = head + quoted[:576]
-    body = body[:2] + struct.pack("!H", internet_checksum(body)) + body[4:]
-    return packets.ipv4(source, IPv4Address(quoted[12:16]), socket.IPPROTO_ICMP, body)
 
 
 def sent_by_client(world: World, address: IPv4Address, port: int) -> bytes:

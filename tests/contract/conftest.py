@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import tempfile
 from collections.abc import Iterator
@@ -12,18 +11,13 @@ import pytest
 
 from devtools.nodes import netns
 from devtools.nodes.ovs import OvsInstance
-
-_NUMBERS = itertools.count(1)
-
-
-def _new_name() -> str:
-    return f"mct{os.getpid()}-{next(_NUMBERS)}"
+from tests.contract.inside import new_name
 
 
 @pytest.fixture(scope="module")
 def namespace() -> Iterator[str]:
     """Give one network namespace for the tests of a module."""
-    name = _new_name()
+    name = new_name()
     netns.create(name)
     try:
         yield name
@@ -34,7 +28,7 @@ def namespace() -> Iterator[str]:
 @pytest.fixture
 def fresh_namespace() -> Iterator[str]:
     """Give one network namespace for just this test."""
-    name = _new_name()
+    name = new_name()
     netns.create(name)
     try:
         yield name

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from collections.abc import Mapping, Sequence
 
 from devtools.nodes import netns
 from mcagent.dataplane.base import DataplaneBackend
 from mcagent.model.dataplane.resources import Resource, ResourceKey
 from mcagent.model.plan import ApplyResult, Step
+
+_NUMBERS = itertools.count(1)
+
+
+def new_name() -> str:
+    """Return a name for a network namespace of this process (`devtools/leftovers.py`)."""
+    return f"mct{os.getpid()}-{next(_NUMBERS)}"
 
 
 class Inside:

@@ -25,9 +25,10 @@ from mcagent.model.dataplane.resources import TunnelPort
 from mcagent.model.objects import ApiObject
 from mcagent.model.plan import Actual, Desired, Plan
 from tests.contract.inside import Inside
-from tests.unit.test_underlay import EAST6, HOME6
 from tests.worlds.core_inputs import (
+    EAST6,
     HOME,
+    HOME6,
     cluster,
     config,
     endpoint,

@@ -27,7 +27,7 @@ from mcagent.doctor.readings.probe import ProbedPath
 from mcagent.doctor.readings.switch import Switch, switch
 from mcagent.model.config import Config
 from mcagent.model.errors import BackendError
-from tests.contract.conftest import _new_name
+from tests.contract.inside import new_name
 
 pytestmark = pytest.mark.contract
 
@@ -38,7 +38,7 @@ NEAR6, FAR6 = ip_address("2001:db8:1::10"), ip_address("2001:db8:2::10")
 @pytest.fixture
 def network() -> Iterator[tuple[str, str, str]]:
     """Give a Node, a router and a peer behind it, with both families."""
-    node, router, peer = (_new_name() for _ in range(3))
+    node, router, peer = (new_name() for _ in range(3))
     for name in (node, router, peer):
         netns.create(name)
         set_sysctl(name, ipv6_sysctls(on=True))
@@ -159,7 +159,7 @@ def test_a_foreign_rule_before_ours_shows_in_the_lookup(network: tuple[str, str,
 def test_a_masqueraded_connection_is_found(network: tuple[str, str, str]) -> None:
     """One whose source somebody translated is named, unless it is to a NodePort; others are only counted."""
     node = network[0]
-    pod = _new_name()
+    pod = new_name()
     netns.create(pod)
     try:
         netns.add_veth("eth0", pod, "pod", node)

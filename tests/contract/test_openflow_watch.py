@@ -18,9 +18,9 @@ from mcagent.dataplane.openflow.backend import OpenFlowBackend
 from mcagent.dataplane.openflow.ofctl import PIPE_SIZE, Ofctl
 from mcagent.dataplane.openflow.watch import QUIET
 from mcagent.model.dataplane.resources import Resource
+from tests.contract.bridge_flows import COOKIE, flow, group, make_bridge
 from tests.contract.inside import adds, as_mapping, make, steps_to
 from tests.contract.ovs_values import DATAPATH
-from tests.contract.test_openflow import COOKIE, flow, group, make_bridge
 
 pytestmark = pytest.mark.contract
 

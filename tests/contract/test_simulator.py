@@ -21,9 +21,8 @@ from flows.simulator.packet import ACK, RST, SYN
 from tests.contract.ovs_values import DATAPATH
 from tests.contract.real_switch import TRACKING, RealSwitch, frame, known
 from tests.properties import REAL
-from tests.unit.test_pipeline_isolation import strange
 from tests.worlds.conversations import Call, calls, exchange
-from tests.worlds.topologies import ZONES, World, from_kernel, worlds
+from tests.worlds.topologies import ZONES, World, from_kernel, strange, worlds
 
 pytestmark = [pytest.mark.contract, pytest.mark.datapath]
 

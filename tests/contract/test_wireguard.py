@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,16 +12,14 @@ from mcagent.dataplane.netlink.connection import NetlinkSocket
 from mcagent.dataplane.wireguard import device as wireguard_device
 from mcagent.dataplane.wireguard import userspace
 from mcagent.model.dataplane.resources import Resource
-from mcagent.model.dataplane.wireguard import WireGuardImplementation, WireGuardPeer
+from mcagent.model.dataplane.wireguard import WireGuardImplementation
 from mcagent.model.errors import BackendError
 from mcagent.model.net import parse_address, parse_network
 from tests.contract.inside import adds, as_mapping, make
 from tests.contract.suite import BackendContract, Case
-from tests.contract.wireguard_nodes import PORT, WireGuardNode, missing, random_key, resources
+from tests.contract.wireguard_nodes import KEYS, PORT, WireGuardNode, missing, peer, random_key, resources
 
 pytestmark = [pytest.mark.contract, pytest.mark.datapath]
-
-KEYS = [random_key() for _ in range(5)]
 
 
 @pytest.fixture(params=list(WireGuardImplementation), scope="module")
@@ -41,18 +38,6 @@ def node(fresh_namespace: str, tmp_path: Path, implementation: WireGuardImplemen
     node = WireGuardNode(1, fresh_namespace, tmp_path, implementation)
     yield node
     node.close()
-
-
-def peer(node: WireGuardNode, number: int, **fields: object) -> WireGuardPeer:
-    """Return a peer that is nowhere."""
-    peer = WireGuardPeer(
-        device=node.device,
-        public_key=KEYS[number],
-        endpoint=(parse_address(f"198.51.100.{number + 1}"), PORT),
-        allowed_ips=(parse_network(f"10.{100 + number}.0.0/32")[0],),
-        keepalive=5,
-    )
-    return replace(peer, **fields)  # type: ignore[arg-type]
 
 
 def networks(*texts: str) -> tuple[object, ...]:

@@ -13,8 +13,7 @@ from devtools.waiting import wait_until
 from mcagent.model.dataplane.resources import Resource
 from mcagent.model.dataplane.wireguard import MAX_DEVICES, WireGuardImplementation
 from tests.contract.inside import adds, as_mapping, make, steps_to
-from tests.contract.test_wireguard import peer
-from tests.contract.wireguard_nodes import PORT, WireGuardNode, connect, missing, two_nodes
+from tests.contract.wireguard_nodes import PORT, WireGuardNode, connect, missing, peer, two_nodes
 
 pytestmark = [pytest.mark.contract, pytest.mark.datapath]
 

@@ -208,7 +208,7 @@ def test_a_change_of_one_peer_leaves_the_session_of_another(pair: tuple[WireGuar
     peer_for = two.peer_for(one)
     shaken = status(one, peer_for.public_key)
     assert shaken is not None
-    from tests.contract.test_wireguard import peer
+    from tests.contract.wireguard_nodes import peer
 
     for resources in ([peer(one, 0), peer(one, 1)], [peer(one, 0, keepalive=9)], [], [peer(one, 2)]):
         one.make(peer_for, *resources)

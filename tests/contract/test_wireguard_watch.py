@@ -15,8 +15,7 @@ from devtools.nodes import netns
 from mcagent.dataplane.wireguard.watch import TICK, WireGuardWatch
 from mcagent.model.dataplane.wireguard import WireGuardImplementation
 from tests.contract.inside import make, steps_to
-from tests.contract.test_wireguard import KEYS, peer
-from tests.contract.wireguard_nodes import WireGuardNode, missing, resources
+from tests.contract.wireguard_nodes import KEYS, WireGuardNode, missing, peer, resources
 from tests.waiting import allowed
 
 pytestmark = [pytest.mark.contract, pytest.mark.datapath]

@@ -25,7 +25,7 @@ from mcagent.model.dataplane.wireguard import (
     WireGuardPeer,
     device_names,
 )
-from mcagent.model.net import host_network, parse_address
+from mcagent.model.net import host_network, parse_address, parse_network
 from tests.contract.inside import Inside, make
 
 PORT = 51821
@@ -220,3 +220,18 @@ def meet(one: WireGuardNode, two: WireGuardNode) -> None:
 def resources(node: WireGuardNode, *peers: WireGuardPeer) -> list[Resource]:
     """Return device and peers."""
     return [node.value(), *peers]
+
+
+KEYS = [random_key() for _ in range(5)]
+
+
+def peer(node: WireGuardNode, number: int, **fields: object) -> WireGuardPeer:
+    """Return a peer that is nowhere."""
+    peer = WireGuardPeer(
+        device=node.device,
+        public_key=KEYS[number],
+        endpoint=(parse_address(f"198.51.100.{number + 1}"), PORT),
+        allowed_ips=(parse_network(f"10.{100 + number}.0.0/32")[0],),
+        keepalive=5,
+    )
+    return replace(peer, **fields)  # type: ignore[arg-type]

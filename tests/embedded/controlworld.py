@@ -191,3 +191,16 @@ class Copier:
         if self.side is Side.LOCAL:
             body = patch(ConfigMap, metadata=metadata, data={"said": label})
         return DesiredObjects(steps=(Wanted(ref=copy, body=body),), events=events)
+
+
+def export(objects: Objects, name: str, text: str) -> None:
+    """Make or change an export."""
+    objects.put(Kind.SERVICE_EXPORT, name, metadata={"labels": {"said": text}})
+
+
+def copies(remote: Objects) -> dict[str, str]:
+    """Return what the copies on the leader say."""
+    exports = {
+        name: remote.get(Kind.RESOURCE_EXPORT, name, COMMON_AREA) for name in remote.names(Kind.RESOURCE_EXPORT)
+    }
+    return {name.removeprefix("copy-"): obj["spec"]["name"] for name, obj in exports.items() if obj}

@@ -34,7 +34,17 @@ from mcagent.model.event import Event
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.decode import read_object
-from tests.embedded.controlworld import COMMON_AREA, NAMESPACE, QUICK, Copier, Objects, client_of, join
+from tests.embedded.controlworld import (
+    COMMON_AREA,
+    NAMESPACE,
+    QUICK,
+    Copier,
+    Objects,
+    client_of,
+    copies,
+    export,
+    join,
+)
 from tests.waiting import until
 
 
@@ -87,11 +97,6 @@ def said(objects: Objects, name: str) -> str | None:
     """Return what the copy of an export says; None when there is none."""
     copy = objects.get(Kind.CONFIG_MAP, f"copy-{name}")
     return None if copy is None else str(copy["data"]["said"])
-
-
-def export(objects: Objects, name: str, text: str) -> None:
-    """Make or change an export."""
-    objects.put(Kind.SERVICE_EXPORT, name, metadata={"labels": {"said": text}})
 
 
 def test_an_object_is_made_changed_and_taken_away(local: Objects, run: Callable[..., Engine]) -> None:
@@ -261,14 +266,6 @@ def test_without_the_permit_nothing_is_written(api: ApiServer, local: Objects, r
 
 
 # --- the leader's side --------------------------------------------------------------------------------------
-
-
-def copies(remote: Objects) -> dict[str, str]:
-    """Return what the copies on the leader say."""
-    exports = {
-        name: remote.get(Kind.RESOURCE_EXPORT, name, COMMON_AREA) for name in remote.names(Kind.RESOURCE_EXPORT)
-    }
-    return {name.removeprefix("copy-"): obj["spec"]["name"] for name, obj in exports.items() if obj}
 
 
 def test_a_member_connects_and_writes_to_its_leader(

@@ -16,7 +16,7 @@ from mcagent.controller.settings import MemberSettings
 from mcagent.http.server import HttpServer, Page
 from mcagent.model.objects import Kind
 from mcagent.observe.standard import metrics_text
-from tests.embedded.test_controller_process import COMMON_AREA, Cluster
+from tests.embedded.processes import COMMON_AREA, Cluster
 from tests.prometheus.server import RULES, TESTS, Prometheus, expressions, find_programs, names
 from tests.waiting import until
 from tests.worlds.metrics_world import Size, agent_metrics

@@ -11,8 +11,8 @@ from devtools.waiting import wait_until
 from mcagent.controller.contract.pod_ranges import POD_RANGE_ANNOTATION, POD_RANGES_ANNOTATION, parse_pod_ranges
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.prefixes import PREFIXES_ANNOTATION
+from tests.embedded.clusterset import Cluster, World
 from tests.embedded.controlworld import COMMON_AREA, NAMESPACE
-from tests.embedded.test_control_embedded import Cluster, World
 from tests.worlds.member_world import conditions_of
 
 KUBEADM = "10.244.0.0/16"

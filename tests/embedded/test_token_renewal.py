@@ -16,8 +16,17 @@ from mcagent.controller.contract.member_tokens import anchor_name, claims_of, to
 from mcagent.controller.machinery.engine import Engine
 from mcagent.controller.machinery.reconciler import Leader, Side
 from mcagent.model.objects import Kind
-from tests.embedded.controlworld import COMMON_AREA, NAMESPACE, QUICK, Copier, Objects, client_of, join
-from tests.embedded.test_engine import copies, export
+from tests.embedded.controlworld import (
+    COMMON_AREA,
+    NAMESPACE,
+    QUICK,
+    Copier,
+    Objects,
+    client_of,
+    copies,
+    export,
+    join,
+)
 from tests.waiting import until
 
 ANCHOR = anchor_name("east", 3600, "a" * 20)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import base64
-import http.client
 import json
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,14 +22,13 @@ from mcagent.controller.webhook.keeper import DirectoryKeeper, SecretKeeper
 from mcagent.controller.webhook.server import LIMITS, MAX_BODY, WebhookServer
 from mcagent.http import certificates
 from mcagent.http.certificates import context_of
-from mcagent.http.connection import Limits
 from mcagent.model.errors import SourceError
 from mcagent.model.objects import Kind
 from mcagent.supervised import restarts
 from tests.embedded.controlworld import NAMESPACE, Objects, client_of
+from tests.embedded.hook import NAMES, Hook, connection
 from tests.waiting import until
 
-NAMES = ("mcagent-leader.mc.svc",)
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -38,49 +36,6 @@ def review(**request: Any) -> bytes:
     """Return the body of an AdmissionReview."""
     full = {"uid": "123", "operation": "CREATE", "kind": {"kind": "ClusterSet"}, "name": "x", **request}
     return json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": full}).encode()
-
-
-class Hook:
-    """A server with a certificate, and a client that trusts its authority only."""
-
-    def __init__(
-        self, reviews: Mapping[str, Callable[[Mapping[str, Any]], AdmissionDecision]], limits: Limits = LIMITS
-    ) -> None:
-        self.server = WebhookServer(("127.0.0.1", 0), reviews, limits)
-        self.material = certificates.current(None, NAMES, datetime.now(UTC))
-
-    def use(self) -> None:
-        """Give the server its certificate."""
-        self.server.use(context_of(self.material.certificate, self.material.key))
-
-    def connect(self) -> http.client.HTTPConnection:
-        """Return a connection that was verified as API servers do: authority and name of the Service."""
-        return connection(self.server.port, self.material.authorities)
-
-    def post(self, body: bytes, path: str = "/validate") -> tuple[int, Any]:
-        """Return status and JSON (or text) of the answer."""
-        connection = self.connect()
-        try:
-            connection.request("POST", path, body, {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            text = answer.read()
-        finally:
-            connection.close()
-        is_json = answer.headers["Content-Type"] == "application/json"
-        return answer.status, json.loads(text) if is_json else text.decode()
-
-
-def connection(port: int, authorities: bytes) -> http.client.HTTPConnection:
-    """Return a connection to a port of this machine that is trusted as the Service."""
-    context = ssl.create_default_context(cadata=authorities.decode())
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-    raw = socket.create_connection(("127.0.0.1", port), timeout=5)
-    try:
-        connection.sock = context.wrap_socket(raw, server_hostname=NAMES[0])
-    except BaseException:
-        raw.close()
-        raise
-    return connection
 
 
 def decide(request: Mapping[str, Any]) -> AdmissionDecision:

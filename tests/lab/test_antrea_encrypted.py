@@ -16,8 +16,8 @@ from devtools.traffic.traffic import PATIENCE
 from devtools.waiting import wait_until
 from mcagent.model.config import TrafficEncryption
 from mcagent.model.dataplane.facts import DatapathType
-from tests.lab.test_antrea_gateway import SILENCE, echoed, taken_for_antrea
-from tests.lab.test_encryption import Wire
+from tests.lab.antrea_gateways import SILENCE, echoed, taken_for_antrea
+from tests.lab.encryption import Wire
 
 pytestmark = pytest.mark.datapath
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -14,13 +13,14 @@ from devtools.lab import objects
 from devtools.lab.api import Json
 from devtools.lab.lab import Lab
 from devtools.lab.topology import Cni, Pod, generate
-from devtools.nodes import antrea, netns
+from devtools.nodes import antrea
 from devtools.traffic import matrix, traffic
 from devtools.traffic.traffic import TcpClient
 from devtools.waiting import wait_until
 from mcagent.model.dataplane.facts import DatapathType
 from mcagent.model.dataplane.resources import TunnelType
 from mcagent.model.parsing import labels
+from tests.lab.antrea_gateways import SILENCE, SOON, echoed, taken_for_antrea
 from tests.worlds.antrea_crds import ANTREA, definition
 
 pytestmark = [pytest.mark.packets, pytest.mark.datapath]
@@ -29,8 +29,6 @@ MANY = 16  # connections: the hash gives each of two gateways some, but once in 
 LARGEST = 1450  # bytes: 1500 less Geneve's or VXLAN's 50
 OURS, THEIRS = 11, 21  # label identities
 PORTS = itertools.count(10000)  # below net.ipv4.ip_local_port_range: no kernel gives one of them to a client
-SILENCE = 1.0  # seconds without an answer that count as none
-SOON = 40.0  # seconds until all agents have taken in a change, or know what a new peer is
 
 
 @pytest.fixture(scope="module", params=list(TunnelType), ids=str)
@@ -66,12 +64,6 @@ def lab(request: pytest.FixtureRequest, make_lab: Callable[..., Lab], datapath: 
         yield lab
 
 
-def taken_for_antrea(lab: Lab, node: str) -> bool:
-    """Tell whether a Node's agent says that west runs Antrea; one that does not answer in time does not."""
-    code, text = lab.http(node, "/status")
-    return code == 200 and json.loads(text)["summary"]["clusters"]["west"]["antrea"] is True
-
-
 def _seen(lab: Lab, client: Pod, address: object) -> set[str]:
     """Return the sources that servers saw of as many connections. Raises LabError when one gets no answer.
 
@@ -92,18 +84,6 @@ def _gets_through(lab: Lab, client: Pod, address: object, port: int, *, within: 
     except LabError:
         return False
     return True
-
-
-def echoed(lab: Lab, size: int, *, within: float) -> list[bool]:
-    """Tell whether packets of so many bytes, not to be fragmented, are answered: from east to west, and back.
-
-    One is sent each second, for `within` seconds.
-    """
-    east, west = (cluster.nodes[-1].pods[0] for cluster in lab.topology.clusters)
-    argv = ["ping", "-n", "-c", "1", "-w", f"{within:.0f}", "-M", "do", "-s", str(size - 28)]
-    ways = ((east, west), (west, east))
-    done = (netns.execute(lab.namespace(a), [*argv, str(b.address)], check=False) for a, b in ways)
-    return [process.returncode == 0 for process in done]
 
 
 def test_every_way_of_the_matrix(lab: Lab) -> None:

@@ -21,7 +21,7 @@ from devtools.traffic.traffic import TcpClient
 from devtools.waiting import wait_until
 from mcagent.core.failover.liveness import PATIENCE
 from mcagent.model.dataplane.facts import DatapathType
-from tests.lab.test_antrea_gateway import SOON, taken_for_antrea
+from tests.lab.antrea_gateways import SOON, taken_for_antrea
 from tests.waiting import allowed
 from tests.worlds.failover import pause
 

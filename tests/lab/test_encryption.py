@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Network, IPv6Address
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +21,18 @@ from devtools.lab.objects import wireguard_device
 from devtools.lab.topology import DIRECT_PORT, POD_PORT, Cluster, Cni, Node, Underlay, generate
 from devtools.nodes import netns, underlay
 from devtools.traffic import matrix, traffic
-from devtools.traffic.capture import ETH_P_IP, ETH_P_IPV6, ETHERNET_HEADER, Capture
+from devtools.traffic.capture import ETH_P_IP, ETH_P_IPV6, Capture
 from devtools.traffic.load import Kind, Load, Outcome, Stream
 from devtools.waiting import wait_until
 from mcagent.model.config import TrafficEncryption
 from mcagent.model.dataplane.facts import DatapathType
 from mcagent.model.dataplane.resources import TunnelType
+from tests.lab.encryption import PORT, ROAMED, Wire, encryption, established
 from tests.lab.traces import nodes_of, trace
 from tests.waiting import allowed
 
 pytestmark = pytest.mark.datapath
 
-PORT = 51821
-PORTS = range(PORT, PORT + 2)  # of a gateway with two devices
-ROAMED = 40000  # the same behind an address translation
 _SHAPES = [  # CNI, encapsulation, WireGuard's implementation, gateways of each cluster, underlay, devices
     (Cni.FLANNEL, TunnelType.GENEVE, "auto", 1, Underlay.IPV6, 2),
     (Cni.AWS_VPC, TunnelType.VXLAN, "userspace", 1, Underlay.IPV6, 1),
@@ -69,95 +66,6 @@ def _served_by_workers(cluster: Cluster) -> Cluster:
     """Return it with endpoints on workers only: those on a gateway are lost with it, whoever else takes over."""
     pods = tuple(pod.name for node in cluster.workers for pod in node.pods)
     return replace(cluster, services=tuple(replace(service, pods=pods) for service in cluster.services))
-
-
-def encryption(lab: Lab, name: str) -> dict[str, Any]:
-    """Return what a Node's agent says of encryption."""
-    encryption = lab.status(name)["encryption"]
-    assert isinstance(encryption, dict)
-    return encryption
-
-
-def established(lab: Lab, name: str) -> bool:
-    """Tell whether a gateway has a session with every gateway of the other cluster."""
-    peers = encryption(lab, name)["peers"]
-    return len(peers) == len(lab.topology.clusters[0].gateways) and all(
-        peer["state"] == "established" for peer in peers
-    )
-
-
-class Wire:
-    """All that the Nodes of a lab send beyond their subnet, to the router; `clear` is what is no WireGuard."""
-
-    def __init__(self, lab: Lab) -> None:
-        self._captures = [
-            (cluster, sort, Capture(lab.underlay, underlay.bridge(number), ethertype=ethertype))
-            for number, cluster in enumerate(lab.topology.clusters, start=1)
-            for ethertype, sort in ((ETH_P_IP, self._sort), (ETH_P_IPV6, self._sort6))
-        ]
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self.encrypted = self.longest = 0
-        self.clear: list[str] = []
-
-    def _run(self) -> None:
-        while not self._done.wait(0.02):
-            self.look()
-
-    def look(self) -> None:
-        """Sort what has come."""
-        for cluster, sort, capture in self._captures:
-            frames = capture.frames()
-            for frame in frames:
-                sort(cluster, frame)
-            frames.clear()
-
-    def _sort(self, cluster: Cluster, frame: bytes) -> None:
-        head = frame[ETHERNET_HEADER:]
-        length, fragment = struct.unpack("!H2xH", head[2:8])
-        source, destination = IPv4Address(head[12:16]), IPv4Address(head[16:20])
-        if destination in cluster.subnet or destination in IPv4Network("224.0.0.0/4"):
-            return
-        header = 4 * (head[0] & 15)
-        to = struct.unpack("!H", head[header + 2 : header + 4])[0]
-        if head[9] == 1 and head[header] == 3:  # "unreachable", with the beginning of an encrypted packet in it
-            head, header = head[header + 8 :], 20
-            by, to = struct.unpack("!HH", head[header : header + 4])
-            # What was sent before the rule "notrack" was there has a random port of the CNI's (AWS VPC CNI), and
-            # conntrack, which remembers it, writes that into the quotation.
-            to = PORT if by in PORTS else to
-        if head[9] == 17 and to in (*PORTS, ROAMED) and not fragment & 0x3FFF:
-            self.encrypted += 1
-            self.longest = max(self.longest, length)
-        else:
-            self.clear.append(f"{source} > {destination} protocol {head[9]} port {to} length {length}")
-
-    def _sort6(self, cluster: Cluster, frame: bytes) -> None:
-        head = frame[ETHERNET_HEADER:]
-        length = 40 + struct.unpack("!H", head[4:6])[0]
-        source, destination = IPv6Address(head[8:24]), IPv6Address(head[24:40])
-        near = destination.is_link_local or destination.is_multicast
-        if near or (cluster.subnet6 is not None and destination in cluster.subnet6):
-            return
-        protocol, to = head[6], struct.unpack("!H", head[42:44])[0]
-        if protocol == 58 and head[40] < 128:  # an error, with the beginning of an encrypted packet in it
-            protocol, to = head[48 + 6], struct.unpack("!H", head[48 + 42 : 48 + 44])[0]
-        if protocol == 17 and to in (*PORTS, ROAMED):  # a fragment has another next header (RFC 8200)
-            self.encrypted += 1
-            self.longest = max(self.longest, length)
-        else:
-            self.clear.append(f"{source} > {destination} protocol {protocol} port {to} length {length}")
-
-    def __enter__(self) -> Wire:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self._done.set()
-        self._thread.join()
-        self.look()
-        for _, _, capture in self._captures:
-            capture.__exit__(None, None, None)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from devtools.traffic import matrix, traffic
 from devtools.waiting import wait_until
 from mcagent.model.config import TrafficEncryption
 from mcagent.model.dataplane.facts import DatapathType
-from tests.lab.test_encryption import Wire, established
+from tests.lab.encryption import Wire, established
 from tests.worlds.profiles import translated
 
 pytestmark = pytest.mark.datapath

@@ -20,11 +20,11 @@ from devtools.errors import LabError
 from devtools.lab.faults import Settled
 from devtools.lab.lab import Lab
 from devtools.traffic import queues
-from devtools.traffic.load import Load, Report
+from devtools.traffic.load import Load
 from mcagent.model.config import TrafficEncryption
 from mcagent.model.dataplane.facts import DatapathType
 from tests.worlds import failover
-from tests.worlds.failover import ROWS, Counted, Intervals, Volume, words
+from tests.worlds.failover import ROWS, STALLED, Counted, Intervals, Volume, lost, words
 
 pytestmark = pytest.mark.datapath
 
@@ -33,7 +33,6 @@ pytestmark = pytest.mark.datapath
 SPELL = 7.4
 SILENCE = 6.8
 BACK = 15.0  # seconds in which every connection must be answered again
-STALLED = 0.1  # seconds: a machine that stops for so long loses datagrams by itself
 # Four times the default inside a cluster: three packets missed must not be the machine's fault.
 INTERVALS = Intervals(name="400x3", local=400, remote=400, bound=2.4)
 # Of 200 connections to the Service with 1 % broken, none breaks in 13 of 100 runs.
@@ -145,8 +144,3 @@ def outlive(lab: Lab, load: Load, settled: Settled, name: str) -> None:
         assert outcome.healed < BACK + outcome.after.stall, report
     elif not row.must:  # a link that loses some is left by chance sooner or later
         assert max(failover.tcp_silences(outcome.during)) < SILENCE + outcome.during.stall, report
-
-
-def lost(report: Report) -> int:
-    """Return how many datagrams were lost, by a machine that was there all the time."""
-    return failover.datagrams_lost(report) if report.stall < STALLED else 0

@@ -15,9 +15,8 @@ from devtools.nodes import netns, node
 from devtools.traffic.load import Kind, Load
 from devtools.waiting import wait_until
 from mcagent.model.dataplane.facts import DatapathType
-from tests.lab.test_failover_short import lost
 from tests.worlds import failover
-from tests.worlds.failover import Intervals, Row, Volume, words
+from tests.worlds.failover import Intervals, Row, Volume, lost, words
 
 pytestmark = pytest.mark.datapath
 

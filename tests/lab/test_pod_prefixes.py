@@ -20,11 +20,10 @@ from devtools.traffic import matrix, traffic
 from devtools.waiting import wait_until
 from mcagent.model.net import PodPrefix
 from mcagent.model.parsing.prefixes import PREFIXES_ANNOTATION, prefixes_text
-from tests.lab.test_policies import cluster_policy
 from tests.lab.traces import trace
 from tests.worlds.antrea_crds import ANTREA, definition
 from tests.worlds.labs import MakeLab
-from tests.worlds.policy_lab import SILENCE, network_policy, tried
+from tests.worlds.policy_lab import SILENCE, cluster_policy, network_policy, tried
 
 pytestmark = [pytest.mark.packets, pytest.mark.datapath]
 

@@ -29,6 +29,7 @@ from tests.worlds.policy_lab import (
     becomes,
     bring_up,
     clients,
+    cluster_policy,
     everywhere,
     network_policy,
     of_east,
@@ -52,21 +53,6 @@ IP_MTU_DISCOVER, IP_PMTUDISC_DONT = 10, 0  # ip(7)
 def lab(make_lab: Callable[..., Lab]) -> Lab:
     """Two clusters of two gateways and a worker; one has clients, good and bad, the other servers."""
     return bring_up(make_lab, generate(gateways=2, pods=2))
-
-
-def cluster_policy(name: str, priority: float, spec: Json, app: str = "web", tier: str = "application") -> Json:
-    """Return an Antrea ClusterNetworkPolicy for Pods with a label."""
-    return {
-        "apiVersion": "crd.antrea.io/v1beta1",
-        "kind": "ClusterNetworkPolicy",
-        "metadata": {"name": name},
-        "spec": {
-            "priority": priority,
-            "tier": tier,
-            "appliedTo": [{"podSelector": {"matchLabels": {"app": app}}}],
-            **spec,
-        },
-    }
 
 
 def ingress(action: str, app: str, **fields: object) -> Json:

@@ -19,7 +19,7 @@ from devtools.traffic.traffic import TcpClient
 from devtools.waiting import wait_until
 from mcagent.model.config import TrafficEncryption
 from mcagent.model.dataplane.facts import DatapathType
-from tests.lab.test_encryption import encryption, established
+from tests.lab.encryption import encryption, established
 
 pytestmark = pytest.mark.datapath
 

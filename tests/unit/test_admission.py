@@ -13,41 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.config.reader import ConfigError
-from mcagent.controller.admission import Accounts, AdmissionDecision, accounts_of, mutate, review
+from mcagent.controller.admission import AdmissionDecision, accounts_of, mutate, review
 from mcagent.controller.admission.identity import ambiguous_with
 from mcagent.controller.config import ControllerRole, load
 from mcagent.controller.contract import names
 from mcagent.kube.source import RawObject
 from mcagent.kube.sources.manifests import FastLoader
 from tests.worlds.admission_cases import CASES, EAST, OURS, Case, Why
-from tests.worlds.admission_objects import AREA, OWN, WORLD, World, a_policy, a_service, an_info, put, sa
+from tests.worlds.admission_objects import AREA, OWN, WORLD, a_policy, a_service, an_info, ask, put, sa
 from tests.worlds.antrea_objects import VERSIONS, written_by
 
 POLICIES = Path(__file__).parents[2] / "deploy/admission-policies.yaml"
-
-
-def ask(
-    operation: str,
-    new: RawObject | None,
-    old: RawObject | None = None,
-    user: str = "kubernetes-admin",
-    *,
-    world: World = WORLD,
-    accounts: Accounts = OWN,
-) -> AdmissionDecision:
-    """Return the decision on a request."""
-    subject: RawObject = new or old or {}
-    meta = subject.get("metadata")
-    request = {
-        "uid": "u",
-        "operation": operation,
-        "kind": {"group": "multicluster.crd.antrea.io", "version": "v1alpha1", "kind": subject.get("kind")},
-        "namespace": meta.get("namespace", AREA) if isinstance(meta, dict) else AREA,
-        "object": new,
-        "oldObject": old,
-        "userInfo": {"username": user, "groups": ["system:authenticated"]},
-    }
-    return review(request, world, accounts)
 
 
 def check(decision: AdmissionDecision, code: int, message: str = "") -> None:

@@ -16,7 +16,6 @@ from mcagent.controller.settings import MemberLimits
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.decode import read_object
-from tests.unit.test_admission import ask
 from tests.worlds.admission_cases import ADMIN, ANTREAS, ARGO, EAST, GC, MANAGER, MISSING, NAMESPACES, OURS
 from tests.worlds.admission_objects import (
     ACCOUNTS,
@@ -34,6 +33,7 @@ from tests.worlds.admission_objects import (
     an_announce,
     an_endpoints,
     an_info,
+    ask,
     held_by,
     leaving,
     networks,

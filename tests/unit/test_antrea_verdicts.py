@@ -11,8 +11,8 @@ from mcagent.core.remote_clusters.verdicts import MAX_ABSENT, Verdicts
 from mcagent.model.dataplane.resources import PeerKind, TunnelPort
 from mcagent.model.node_state import AcceptedCluster
 from mcagent.model.objects import Gateway, Snapshot
-from tests.unit.test_failover import UP, Place, Tunnel
 from tests.worlds.core_inputs import cluster, gateway, tunnel_port
+from tests.worlds.failover_steps import UP, Place, Tunnel
 
 SILENT = {"state": "down", "forwarding": "false"}  # no answer to BFD yet
 

@@ -34,8 +34,7 @@ from mcagent.model.parsing.decode import read_as, read_object
 from mcagent.model.parsing.document import CUT, MAX_DEPTH, decode, decode_noting_cuts, was_cut
 from mcagent.supervised import attempt
 from tests.properties import costly
-from tests.unit import test_member_service_import
-from tests.worlds import agentworld, leader_world, member_world
+from tests.worlds import agentworld, leader_imports, leader_world, member_world
 from tests.worlds.admission_objects import OWN, SET, WORLD, sa
 from tests.worlds.control_view import Controller
 from tests.worlds.leader_world import AREA, Leader
@@ -229,8 +228,8 @@ def test_a_leader_goes_on(bad: RawObject) -> None:
 
 # --- the member ------------------------------------------------------------------------------------------
 
-SERVICE_IMPORT = test_member_service_import.service_import(name="evil")
-ENDPOINTS_IMPORT = test_member_service_import.endpoints_import("10.99.0.9", name="evil")
+SERVICE_IMPORT = leader_imports.service_import(name="evil")
+ENDPOINTS_IMPORT = leader_imports.endpoints_import("10.99.0.9", name="evil")
 MEMBER_LOCAL: Sequence[RawObject] = (
     member_world.service("evil", cluster_ip="10.96.7.9"),
     member_world.slice_of("evil", "10.10.0.9"),
@@ -242,7 +241,7 @@ MEMBER_LOCAL: Sequence[RawObject] = (
 MEMBER_LEADER: Sequence[RawObject] = (
     SERVICE_IMPORT,
     ENDPOINTS_IMPORT,
-    test_member_service_import.cluster_info("mallory", "10.99.0.0/16", "10.50.0.0/16"),
+    leader_imports.cluster_info("mallory", "10.99.0.0/16", "10.50.0.0/16"),
 )
 
 
@@ -257,9 +256,9 @@ def followed(*bad: RawObject) -> dict[str, Any]:
         member_world.export_of("web"),
     ):
         view.local.put(obj)
-    north.put(test_member_service_import.cluster_info("west", "10.98.0.0/16", "10.30.0.0/16"))
-    north.put(test_member_service_import.service_import(name="far"))
-    north.put(test_member_service_import.endpoints_import("10.98.0.9", name="far"))
+    north.put(leader_imports.cluster_info("west", "10.98.0.0/16", "10.30.0.0/16"))
+    north.put(leader_imports.service_import(name="far"))
+    north.put(leader_imports.endpoints_import("10.98.0.9", name="far"))
     controller = Controller(view, member_reconcilers(member_world.settings()))
     controller.settle()  # ClusterIPs are given in the order in which they are asked for
     for obj in bad:

@@ -16,45 +16,18 @@ from mcagent.core.compile import Compiled, Compiler, compile_desired
 from mcagent.core.failover.reachability import cluster_hash
 from mcagent.core.local_cluster.gateways import Lingering
 from mcagent.core.plan.diff import diff_desired
-from mcagent.model.config import Config, GatewayMode, GatewaySelection
+from mcagent.model.config import GatewayMode, GatewaySelection
 from mcagent.model.dataplane.backend import Backend
 from mcagent.model.dataplane.facts import DatapathType, Drain, Facts
 from mcagent.model.dataplane.resources import Bfd, Bridge, GroupEntry, PeerKind, TunnelPort
-from mcagent.model.objects import ApiObject, Node, Snapshot
+from mcagent.model.objects import Snapshot
 from mcagent.model.problem import Problem, Severity
 from tests.properties import costly
+from tests.worlds.compiled_gateways import EAST, THIRD, WEST, compiled, home, seen_by, tunnels
 from tests.worlds.core_inputs import HOME, addresses, cluster, config, gateway, node, resources, snapshot
 
-EAST = cluster("east", "10.97.0.0/16", gateways=("203.0.113.1", "203.0.113.2", "203.0.113.3"))
-WEST = cluster("west", "10.98.0.0/16", gateways=("203.0.113.8", "203.0.113.9"))
-THIRD: tuple[ApiObject, ...] = (node("g3", "192.0.2.4", "10.10.4.0/24"), gateway("g3", "192.0.2.4"))
 STANDBY: dict[str, Any] = {"gateways": GatewayMode.ACTIVE_STANDBY}
 ANY, GATEWAYS, CLUSTER = 3, 4, 6  # kinds of groups
-
-
-def home(*objects: ApiObject, **nodes: dict[str, Any]) -> Snapshot:
-    """Return cluster home with three gateways, two remote clusters, and these fields of Nodes changed."""
-    all_objects = [*HOME, *THIRD, EAST, WEST, *objects]
-    return snapshot(
-        *(replace(obj, **nodes.get(obj.meta.name, {})) if isinstance(obj, Node) else obj for obj in all_objects)
-    )
-
-
-def compiled(source: Snapshot, on: str, facts: Facts | None = None, **values: Any) -> Compiled:
-    """Return what Node `on` should have; by default every peer has answered BFD."""
-    settings_ = config(on, **values)
-    return compile_desired(source, facts or seen_by(source, settings_), settings_)
-
-
-def seen_by(source: Snapshot, settings_: Config, **facts: Any) -> Facts:
-    """Return facts in which every peer of this Node has answered BFD once."""
-    names = tunnels(compile_desired(source, Facts(), settings_)).values()
-    return Facts(bfd_seen=frozenset(port.name for port in names), **facts)
-
-
-def tunnels(compiled: Compiled) -> dict[str, TunnelPort]:
-    """Return the tunnels by the address of their other end."""
-    return {str(r.remote_ip): r for r in resources(compiled) if isinstance(r, TunnelPort)}
 
 
 def bridge(compiled: Compiled) -> Bridge:

@@ -25,9 +25,9 @@ from mcagent.model.api.base import Metadata
 from mcagent.model.api.multicluster import MemberClusterAnnounce
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.decode import read_as
-from tests.unit.test_duplicate_cluster_id import ANNOUNCE, FIRST, annotations_of, east_of, joined, ready, versions
 from tests.worlds.antrea_objects import VERSIONS, written_by
 from tests.worlds.control_clusters import Clusters, Member
+from tests.worlds.duplicate_clusters import ANNOUNCE, FIRST, annotations_of, east_of, joined, ready, versions
 from tests.worlds.member_world import AREA, HOME, SET, conditions_of
 
 HOLDING = 30.0  # seconds: three heartbeats

@@ -13,8 +13,8 @@ from mcagent.model.config import TrafficEncryption
 from mcagent.model.dataplane.facts import Facts
 from mcagent.model.dataplane.resources import NftChain, NftSet
 from mcagent.model.dataplane.wireguard import WireGuardImplementation
-from tests.unit.test_encryption import EAST, OWN
 from tests.worlds.core_inputs import HOME, config, resources, snapshot
+from tests.worlds.encrypted_clusters import EAST, OWN
 
 FACTS = Facts(wireguard=WireGuardImplementation.KERNEL, wireguard_public_key=OWN)
 # Hooks of each type of chain (nft(8), CHAINS).

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -15,10 +14,8 @@ from devtools.apiserver.objects.registry import parse_crd
 from devtools.apiserver.objects.resources import BUILT_IN
 from mcagent.kube.sources.manifests import FastLoader
 from mcagent.model.kinds import KINDS
+from tests.worlds.crd_schemas import CRDS, ROOT, schema_of
 
-ROOT = Path(__file__).parents[2]
-FILES = ROOT / "deploy/helm/mcagent/files/crds"
-CRDS = {path.stem: yaml.load(path.read_text(), FastLoader) for path in sorted(FILES.glob("*.yaml"))}
 OBJECTS = list(yaml.load_all((ROOT / "tests/data/objects.yaml").read_text(), FastLoader))
 
 # What may stand in a schema here (apiextensions.k8s.io/v1 JSONSchemaProps, the part that is used).
@@ -47,18 +44,6 @@ COLUMNS = {
     "serviceexports": ["Valid", "Reason", "Conflict"],
     "serviceimports": ["Type", "IP"],
 }
-
-
-def schema_of(api_version: str, kind: str) -> dict[str, Any]:
-    """Return the schema that an object is validated against."""
-    group, _, version = api_version.rpartition("/")
-    for crd in CRDS.values():
-        spec = crd["spec"]
-        if spec["group"] == group and spec["names"]["kind"] == kind:
-            (crd_version,) = [v for v in spec["versions"] if v["name"] == version]
-            schema: dict[str, Any] = crd_version["schema"]["openAPIV3Schema"]
-            return schema
-    raise AssertionError(f"no CRD for {api_version} {kind}")
 
 
 def walk(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:

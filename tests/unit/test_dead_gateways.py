@@ -6,7 +6,7 @@ import math
 
 from mcagent.core.failover.siblings import CONFIRMED_AFTER
 from mcagent.model.dataplane.resources import PeerKind
-from tests.unit.test_failover import DOWN, UP, Place, tunnel
+from tests.worlds.failover_steps import DOWN, UP, Place, tunnel
 
 DRAINED = {
     "state": "up",
@@ -95,7 +95,10 @@ def test_a_gateway_without_other_peers_reports() -> None:
 def test_a_loss_before_the_start_is_not_reported() -> None:
     """After a restart of the Node BFD starts again everywhere: the sibling has not answered yet."""
     place = Place()
-    place.tunnels = {2: tunnel(2, "g2", PeerKind.GATEWAY, DOWN, seen=True), 3: tunnel(3, "w1", PeerKind.NODE, UP)}
+    place.tunnels = {
+        2: tunnel(2, "g2", PeerKind.GATEWAY, DOWN, has_answered=True),
+        3: tunnel(3, "w1", PeerKind.NODE, UP),
+    }
     assert reported(place) == frozenset()
     assert reported(place, 10.0) == frozenset()
 

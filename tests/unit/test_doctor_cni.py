@@ -25,7 +25,7 @@ from mcagent.doctor.readings.pod_path import PodPath
 from mcagent.model.config import Config
 from mcagent.model.dataplane.resources import Link, Rule
 from mcagent.model.errors import BackendError
-from tests.unit.test_doctor_node import findings, node, told
+from tests.worlds.examined_node import findings, node, told
 
 IPSEC = Rule(priority=1, table=200, fwmark=0xE00, fwmask=0xF00)
 DSR = Rule(priority=32764, table=78, fwmark=0x1234, fwmask=0xFFFFFFFF)

@@ -18,7 +18,7 @@ from mcagent.controller.leader.exports.bounds import annotation_errors
 from mcagent.kube.sources.manifests import FastLoader
 from mcagent.model.api.multicluster import ClusterSet
 from mcagent.model.parsing.decode import read_as
-from tests.unit.test_crds import schema_of
+from tests.worlds.crd_schemas import schema_of
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = {

@@ -4,118 +4,24 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from ipaddress import ip_address
 from unittest.mock import Mock
 
 import pytest
 
-from mcagent.agent.failover import Failover
 from mcagent.core.failover import liveness
 from mcagent.core.failover.detection import QUIET_ALARM
-from mcagent.core.failover.draining import Packets, Phase
-from mcagent.core.failover.liveness import DAMPED_AFTER, Damping, LivenessCause
+from mcagent.core.failover.draining import Phase
+from mcagent.core.failover.liveness import DAMPED_AFTER, LivenessCause
 from mcagent.core.failover.silence import ENOUGH, POLL_INTERVAL, UNANSWERED
-from mcagent.dataplane.ovsdb.observe import BridgeState
 from mcagent.model.config import Config, GatewayMode
-from mcagent.model.dataplane.facts import Drain, Facts
-from mcagent.model.dataplane.resources import PeerKind, PortStatistics, TunnelPort
+from mcagent.model.dataplane.facts import Drain
+from mcagent.model.dataplane.resources import PeerKind, PortStatistics
 from mcagent.model.node_state import AcceptedCluster, NodeRole, NodeState
-from mcagent.model.objects import Gateway, Kind, Meta, Node, Snapshot
 from mcagent.model.plan import Desired
 from mcagent.observe.gateways import gateways_of
-from tests.worlds.core_inputs import tunnel_port
-
-Tunnel = tuple[TunnelPort, Mapping[str, str]]
-
-UP = {"state": "up", "forwarding": "true", "flap_count": "1", "remote_diagnostic": "No Diagnostic"}
-DOWN = {"state": "down", "forwarding": "false", "flap_count": "2"}
-
-
-def tunnel(number: int, peer: str, kind: PeerKind, status: dict[str, str], seen: bool = False) -> Tunnel:
-    """Return a tunnel to a peer, with its BFD."""
-    return tunnel_port(number, peer, kind, seen=seen), status
-
-
-def node(name: str, **more: bool) -> Node:
-    """Return a Node."""
-    return replace(Node(meta=Meta(kind=Kind.NODE, name=name)), **more)  # type: ignore[arg-type]
-
-
-def snapshot(*nodes: Node, gateways: tuple[str, ...] = ("g1", "g2")) -> Snapshot:
-    """Return a cluster."""
-    found = [
-        Gateway(
-            meta=Meta(kind=Kind.GATEWAY, name=name),
-            gateway_ip=ip_address(f"192.0.2.{number}"),
-            internal_ip=ip_address(f"192.0.2.{number}"),
-        )
-        for number, name in enumerate(gateways, 1)
-    ]
-    return Snapshot(
-        nodes={n.meta.name: n for n in nodes or (node("g1"), node("g2"), node("w1"))},
-        gateways={g.meta.name: g for g in found},
-    )
-
-
-class Place:
-    """Gateway g1 with a sibling g2 and one remote cluster that has two gateways."""
-
-    def __init__(self, config: Config | None = None) -> None:
-        self.config = config or Config(node_name="g1")
-        self.now = 100.0
-        self.tunnels = {
-            2: tunnel(2, "g2", PeerKind.GATEWAY, UP),
-            3: tunnel(3, "east", PeerKind.REMOTE, UP),
-            4: tunnel(4, "east", PeerKind.REMOTE, UP),
-        }
-        self.flag = False
-        self.packets = Packets()
-        self.counters: dict[str, PortStatistics] = {}
-        self.sent: dict[int, int] = {}
-        self.snapshot = snapshot()
-        self.base = Facts()
-        self.desired: Desired | None = None
-        self._state: BridgeState | None = None
-        self.lost: list[int] = []
-        self.live = Failover(
-            state=self.state,
-            packets=lambda: self.packets,
-            counters=lambda: self.counters,
-            damping=Damping(initial=1.0, longest=60.0),
-            drain_timeout=5.0,
-            gateway_lost=lambda port, _: self.lost.append(port),
-            sent=lambda clusters: {number: self.sent[number] for number in clusters if number in self.sent},
-            clock=lambda: self.now,
-        )
-
-    def state(self) -> BridgeState:
-        """What OVSDB says: the same object while it says the same."""
-        state = BridgeState(tunnels=tuple(t for _, t in sorted(self.tunnels.items())), drain=self.flag)
-        if state != self._state:
-            self._state = state
-        assert self._state is not None
-        return self._state
-
-    def say(self, number: int, status: dict[str, str]) -> None:
-        """BFD of a tunnel says something."""
-        self.tunnels[number] = (self.tunnels[number][0], status)
-
-    def facts(self, after: float = 0.0) -> Facts:
-        """Return the facts of the next pass."""
-        self.now += after
-        return self.live.facts(self.base, self.snapshot, self.config, self.desired)
-
-    def until(self, phase: Phase, seconds: float = 20.0) -> list[Drain]:
-        """Let passes follow as they are asked for until a phase; return what the peers were told."""
-        drains = [self.facts().drain]
-        end = self.now + seconds
-        while self.live.report.draining.phase is not phase:
-            assert self.live.wake < end, f"stays {self.live.report.draining}"
-            self.now = self.live.wake
-            drains.append(self.facts().drain)
-        return drains
+from tests.worlds.failover_steps import DOWN, UP, Place, node, snapshot, tunnel
 
 
 def test_a_longer_detection_time_survives_a_restart(caplog: pytest.LogCaptureFixture) -> None:
@@ -298,7 +204,7 @@ def test_a_node_that_becomes_a_gateway_is_isolated_until_a_tunnel_is_up() -> Non
 def test_seen_survives_a_restart_by_the_port() -> None:
     """What OVSDB remembers counts from the first look."""
     place = Place()
-    place.tunnels[3] = tunnel(3, "east", PeerKind.REMOTE, DOWN, seen=True)
+    place.tunnels[3] = tunnel(3, "east", PeerKind.REMOTE, DOWN, has_answered=True)
     place.tunnels[4] = tunnel(4, "east", PeerKind.REMOTE, DOWN)
     assert place.facts().bfd_seen == {"mc-2", "mc-3"}
 

@@ -19,13 +19,7 @@ from flows.pipeline import tables as t
 from flows.pipeline.groups import bucket_ids
 from mcagent.model.net import PodPrefix
 from tests.worlds import small_topology as small
-
-ROLES = [(True, ()), (True, (3,)), (True, (3, 4)), (False, ()), (False, (3,)), (False, (3, 4))]
-
-
-def texts(part: pipeline.Entries, table: int) -> list[str]:
-    """Return the flows of a table as "match -> actions"."""
-    return [f"{flow.match_text} -> {flow.actions_text}" for flow in part.flows if flow.table == table]
+from tests.worlds.small_topology import ROLES, texts
 
 
 @pytest.mark.parametrize(("gateway", "siblings"), ROLES)

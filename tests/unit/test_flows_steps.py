@@ -19,8 +19,8 @@ from flows.pipeline.groups import next_hop_groups
 from flows.simulator import IpFragment, Packet, SimulatedSwitch
 from flows.simulator.packet import SYN, UNREACHABLE
 from mcagent.model.net import PodPrefix
-from tests.unit.test_flows_pipeline import ROLES, texts
 from tests.worlds import small_topology as small
+from tests.worlds.small_topology import ROLES, texts
 from tests.worlds.topologies import HOST_MAC, PLAIN
 
 

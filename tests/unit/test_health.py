@@ -47,7 +47,7 @@ from mcagent.model.problem import Problem
 from mcagent.observe.gateways import LiveReport
 from mcagent.observe.health import node_health
 from mcagent.observe.topology import node_topology
-from tests.unit.test_monitoring import LABELS, RULES
+from tests.worlds.alert_rules import LABELS, RULES
 from tests.worlds.control_view import Controller
 from tests.worlds.core_inputs import tunnel_port
 from tests.worlds.leader_world import AREA as LEADERS_AREA

@@ -17,8 +17,8 @@ from mcagent.controller.member.services.service_import import ServiceImports
 from mcagent.kube.source import RawObject
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
-from tests.unit.test_member_service_import import WEST, endpoints_import, service_import
 from tests.worlds.control_view import Controller, MemoryView, change_of
+from tests.worlds.leader_imports import WEST, endpoints_import, service_import
 from tests.worlds.leader_world import AREA, Leader, endpoints, service
 from tests.worlds.member_world import AREA as NORTH
 from tests.worlds.member_world import leader, member, north_of, settings

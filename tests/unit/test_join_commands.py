@@ -10,8 +10,7 @@ from mcagent.controller.admin import join_config
 from mcagent.controller.admin.listing import rows
 from mcagent.controller.contract.commands import bind_account, let_read_token
 from mcagent.kube.errors import status_error
-from tests.unit.test_admission import ask
-from tests.worlds.admission_objects import AREA, an_announce, sa
+from tests.worlds.admission_objects import AREA, an_announce, ask, sa
 
 ANNOTATION = "multicluster.antrea.io/cluster-id"
 

@@ -20,7 +20,6 @@ from mcagent.controller.member.networks.cluster_info_import import ClusterInfoIm
 from mcagent.controller.member.networks.discovery import cidr_in_refusal, discover_service_cidr, first_ipv4
 from mcagent.controller.run import reconcilers_of
 from mcagent.controller.settings import MemberSettings
-from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError, ApiUnreachableError
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import SourceError
@@ -32,13 +31,14 @@ from mcagent.model.parsing.granted import (
     REFUSED_PODS_ANNOTATION,
     read_granted,
 )
-from tests.unit.test_member_service_import import cluster_info
 from tests.worlds.control_view import Controller, MemoryView, change_of
 from tests.worlds.core_inputs import networks
+from tests.worlds.leader_imports import cluster_info
 from tests.worlds.member_world import (
     AREA,
     HOME,
     SET,
+    Answers,
     conditions_of,
     leader,
     member,
@@ -236,22 +236,6 @@ REFUSALS = [
 def test_the_refusals_of_api_servers_are_understood(text: str, expected: str | None) -> None:
     """The first IPv4 CIDR in the text of the refusal, if there is one."""
     assert cidr_in_refusal(text) == expected
-
-
-class Answers(Client):
-    """A client whose answers are given."""
-
-    def __init__(self, *answers: Any) -> None:
-        self.requests: list[tuple[str, str, Any]] = []
-        self._answers = list(answers)
-
-    def request(self, method: str, path: str, query: Any = None, **arguments: Any) -> Any:
-        """Return or raise the next answer."""
-        self.requests.append((method, path, query))
-        answer = self._answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
 
 
 def test_the_service_cidr_object_tells() -> None:

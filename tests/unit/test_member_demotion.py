@@ -8,8 +8,8 @@ from mcagent.controller.member.networks.cluster_info import ClusterInfoExport
 from mcagent.controller.member.networks.gateways import GatewayElection
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.clusters import DEMOTIONS_ANNOTATION
-from tests.unit.test_member_gateways import add, gateway, info, ready
 from tests.worlds.control_view import Controller, MemoryView
+from tests.worlds.member_gateways import add, gateway, info, ready
 from tests.worlds.member_world import HOME, leader, member, node, settings
 
 ADDRESSES = {"10.0.0.1": "n1", "10.0.0.2": "n2", "10.0.0.3": "n3"}

@@ -14,11 +14,11 @@ from mcagent.controller.member.networks.election import GatewayCandidate, Standi
 from mcagent.controller.member.networks.gateways import GatewayElection
 from mcagent.controller.settings import IpPrecedence, MemberSettings
 from mcagent.core.causes import remedy
-from mcagent.kube.source import RawObject
 from mcagent.model.net import parse_address
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.granted import REFUSED_ANNOTATION
 from tests.worlds.control_view import Controller, MemoryView
+from tests.worlds.member_gateways import add, gateway, info, ready
 from tests.worlds.member_world import AREA, HOME, leader, member, names_of, node, north_of, settings
 
 
@@ -33,32 +33,6 @@ def run(view: MemoryView, new_settings: MemberSettings | None = None) -> Control
 def gateways(view: MemoryView) -> list[str]:
     """Return the names of the Gateway objects."""
     return names_of(view.local, Kind.GATEWAY)
-
-
-def info(view: MemoryView) -> RawObject:
-    """Return the published ClusterInfo."""
-    raw = north_of(view).get(Kind.RESOURCE_EXPORT, AREA, "east-clusterinfo")
-    assert raw is not None
-    cluster_info: RawObject = raw["spec"]["clusterInfo"]
-    return cluster_info
-
-
-def gateway(view: MemoryView, name: str) -> RawObject:
-    """Return a Gateway object."""
-    raw = view.local.get(Kind.GATEWAY, HOME, name)
-    assert raw is not None
-    return raw
-
-
-def add(view: MemoryView, *nodes: RawObject) -> None:
-    """Put Nodes into the cluster."""
-    for raw in nodes:
-        view.local.put(raw)
-
-
-def ready(view: MemoryView, name: str, status: str) -> None:
-    """Set a Node's readiness."""
-    view.local.change(Kind.NODE, "", name, {"status": {"conditions": [{"type": "Ready", "status": status}]}})
 
 
 def test_the_first_candidate_by_name_becomes_the_gateway() -> None:

@@ -13,9 +13,9 @@ from mcagent.controller.member.leave import PATIENCE
 from mcagent.controller.member.membership import concerns_membership
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
-from tests.unit.test_member_service_export import release
-from tests.unit.test_member_service_import import WEST, endpoints_import, service_import
 from tests.worlds.control_view import Controller, MemoryView, change_of
+from tests.worlds.exporting_member import release
+from tests.worlds.leader_imports import WEST, endpoints_import, service_import
 from tests.worlds.member_world import (
     AREA,
     HOME,

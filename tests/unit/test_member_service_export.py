@@ -16,7 +16,8 @@ from mcagent.controller.settings import EndpointIpType, MemberSettings
 from mcagent.kube.source import RawObject
 from mcagent.model.api.base import as_json
 from mcagent.model.objects import Kind
-from tests.worlds.control_view import Controller, MemoryView
+from tests.worlds.control_view import Controller
+from tests.worlds.exporting_member import exports, release, run, subsets, told_of, valid, world
 from tests.worlds.member_world import (
     AREA,
     HOME,
@@ -34,49 +35,6 @@ from tests.worlds.member_world import (
 from tests.worlds.memory_objects import typed
 
 POD_IP = settings(endpoint_ip_type=EndpointIpType.POD_IP)
-
-
-def run(view: MemoryView, wanted: MemberSettings | None = None) -> Controller:
-    """Reconcile until nothing changes."""
-    controller = Controller(view, [ServiceExports(wanted or settings())])
-    controller.settle()
-    return controller
-
-
-def world(*objects: RawObject) -> MemoryView:
-    """Return a member with these objects."""
-    view = member()
-    for raw in objects:
-        view.local.put(raw)
-    return view
-
-
-def exports(view: MemoryView) -> list[str]:
-    """Return the names of the exports that are not on their way out, as a leader without work to do keeps them."""
-    return [
-        raw["metadata"]["name"]
-        for raw in north_of(view).list(Kind.RESOURCE_EXPORT)
-        if "deletionTimestamp" not in raw["metadata"]
-    ]
-
-
-def release(view: MemoryView) -> None:
-    """Take off the finalizers of what is being deleted, as the leader does."""
-    for raw in north_of(view).list(Kind.RESOURCE_EXPORT):
-        if "deletionTimestamp" in raw["metadata"]:
-            name = raw["metadata"]["name"]
-            north_of(view).change(Kind.RESOURCE_EXPORT, AREA, name, {"metadata": {"finalizers": None}})
-
-
-def subsets(view: MemoryView, name: str = "east-shop-web-endpoints") -> Any:
-    """Return the subsets of an Endpoints export."""
-    raw = north_of(view).get(Kind.RESOURCE_EXPORT, AREA, name)
-    return raw["spec"]["endpoints"]["subsets"] if raw else None
-
-
-def valid(view: MemoryView, name: str = "web", namespace: str = "shop") -> tuple[str, str]:
-    """Return the condition Valid of a ServiceExport."""
-    return conditions_of(view.local.get(Kind.SERVICE_EXPORT, namespace, name))["Valid"]
 
 
 WEB = (
@@ -285,13 +243,6 @@ def test_one_endpoint_change_is_one_write_with_pod_ips_and_few_change_anything_w
         controller.run()
         assert north_of(view).writes == writes
         assert view.local.writes == []
-
-
-def told_of(view: MemoryView) -> str | None:
-    """Return how many ready endpoints the Endpoints export says there are."""
-    raw = north_of(view).get(Kind.RESOURCE_EXPORT, AREA, "east-shop-web-endpoints")
-    assert raw is not None
-    return (raw["metadata"].get("annotations") or {}).get("mcagent.io/ready-endpoints")
 
 
 def test_the_number_of_ready_endpoints_behind_a_cluster_ip_is_told() -> None:

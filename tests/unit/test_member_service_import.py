@@ -13,55 +13,23 @@ from mcagent.controller.contract.services import ImportedEndpoint
 from mcagent.controller.member.services.endpoints import networks
 from mcagent.controller.member.services.imported import MOST, WHOLE, ImportedService, slices
 from mcagent.controller.member.services.service_import import ServiceImports
-from mcagent.controller.settings import MemberSettings, WriteEndpoints
+from mcagent.controller.settings import WriteEndpoints
 from mcagent.kube.source import RawObject
 from mcagent.model.api.kubernetes import ApiEndpointSlice
 from mcagent.model.objects import Kind
 from tests.worlds.control_view import Controller, MemoryView
-from tests.worlds.member_world import AREA, HOME, leader, member, names_of, node, north_of, settings, slice_of
+from tests.worlds.leader_imports import (
+    HTTP,
+    WEST,
+    cluster_info,
+    endpoints,
+    endpoints_import,
+    service_import,
+    world,
+)
+from tests.worlds.member_world import AREA, leader, member, names_of, node, north_of, settings, slice_of
 
 DERIVED_SERVICE = "multicluster.kubernetes.io/derived-service"
-HTTP = ({"name": "http", "port": 80, "protocol": "TCP"},)
-
-
-def service_import(
-    name: str = "web", namespace: str = "shop", ports: Any = HTTP, clusters: Any = None, **spec: Any
-) -> RawObject:
-    """Return the ResourceImport of a Service."""
-    return {
-        "kind": "ResourceImport",
-        "metadata": {"name": f"{namespace}-{name}-service", "namespace": AREA},
-        "spec": {
-            "kind": "ServiceImport",
-            "namespace": namespace,
-            "name": name,
-            "serviceImport": {"spec": {"ports": list(ports), "type": "ClusterSetIP"} | spec},
-        }
-        | ({"clusterID": clusters} if clusters is not None else {}),
-    }
-
-
-def endpoints_import(
-    *addresses: str, name: str = "web", namespace: str = "shop", ports: Any = HTTP, **notes: str
-) -> RawObject:
-    """Return the ResourceImport of its endpoints. Notes are annotations, "_" for "-"."""
-    subsets = [{"addresses": [{"ip": text} for text in addresses], "ports": list(ports)}]
-    said = {"annotations": {f"mcagent.io/{key.replace('_', '-')}": text for key, text in notes.items()}}
-    return {
-        "kind": "ResourceImport",
-        "metadata": {"name": f"{namespace}-{name}-endpoints", "namespace": AREA} | (said if notes else {}),
-        "spec": {"kind": "Endpoints", "namespace": namespace, "name": name, "endpoints": {"subsets": subsets}},
-    }
-
-
-def cluster_info(cluster_id: str, service_cidr: str, *pod_cidrs: str) -> RawObject:
-    """Return the ResourceImport of a cluster's networks."""
-    info = {"clusterID": cluster_id, "serviceCIDR": service_cidr, "podCIDRs": list(pod_cidrs)}
-    return {
-        "kind": "ResourceImport",
-        "metadata": {"name": f"{cluster_id}-clusterinfo", "namespace": AREA},
-        "spec": {"kind": "ClusterInfo", "name": cluster_id, "namespace": HOME, "clusterinfo": info},
-    }
 
 
 def own_export(*addresses: str, name: str = "web") -> RawObject:
@@ -79,36 +47,10 @@ def own_export(*addresses: str, name: str = "web") -> RawObject:
     }
 
 
-WEST = cluster_info("west", "10.97.0.0/16", "10.20.0.0/16")
-
-
-def world(*imports: RawObject, wanted: MemberSettings | None = None) -> tuple[MemoryView, Controller]:
-    """Return a member that has imported these, with cluster west known."""
-    view = member()
-    for raw in (WEST, *imports):
-        north_of(view).put(raw)
-    controller = Controller(view, [ServiceImports(wanted or settings())])
-    controller.settle()
-    return view, controller
-
-
 def service(view: MemoryView, name: str = "antrea-mc-web") -> RawObject:
     """Return an imported Service."""
     found = view.local.get(Kind.SERVICE, "shop", name)
     assert found is not None
-    return found
-
-
-def endpoints(view: MemoryView) -> dict[str, list[int]]:
-    """Return the addresses in all our slices with their ports; no address may be there twice for a port."""
-    found: dict[str, list[int]] = {}
-    for raw in view.local.list(Kind.ENDPOINT_SLICE, "shop"):
-        if raw["metadata"]["labels"].get("endpointslice.kubernetes.io/managed-by") == "controller.mcagent.io":
-            for item in raw["endpoints"]:
-                for port in raw["ports"]:
-                    ports = found.setdefault(item["addresses"][0], [])
-                    assert port["port"] not in ports
-                    ports.append(port["port"])
     return found
 
 
@@ -432,7 +374,7 @@ def test_settings_can_allow_more_endpoints() -> None:
     view, _ = world(
         service_import(),
         endpoints_import("10.30.0.5"),
-        wanted=settings(allowed_endpoint_cidrs=("10.30.0.0/16",)),
+        own_settings=settings(allowed_endpoint_cidrs=("10.30.0.0/16",)),
     )
     assert endpoints(view) == {"10.30.0.5": [80]}
 
@@ -455,7 +397,7 @@ def test_the_leaders_word_on_the_exporting_clusters_is_used() -> None:
 def test_endpoints_objects_are_written_where_they_are_asked_for() -> None:
     """With `always` there are Endpoints too, which Kubernetes is told not to mirror; they go with the Service."""
     wanted = settings(write_endpoints=WriteEndpoints.ALWAYS)
-    view, controller = world(service_import(), endpoints_import("10.97.0.5"), wanted=wanted)
+    view, controller = world(service_import(), endpoints_import("10.97.0.5"), own_settings=wanted)
     found = view.local.get(Kind.ENDPOINTS, "shop", "antrea-mc-web")
     assert found is not None
     assert found["subsets"] == [{"addresses": [{"ip": "10.97.0.5"}], "ports": list(HTTP)}]
@@ -548,7 +490,7 @@ def test_what_lies_in_nobodys_network_is_whose_the_leader_says() -> None:
     view, controller = world(
         service_import(),
         endpoints_import("10.30.0.5", subset_clusters="west"),
-        wanted=settings(allowed_endpoint_cidrs=("10.30.0.0/16",)),
+        own_settings=settings(allowed_endpoint_cidrs=("10.30.0.0/16",)),
     )
     assert sources(view) == {"west": [(["10.30.0.5"], ["http"])]}
     north_of(view).put(endpoints_import("10.30.0.5"))

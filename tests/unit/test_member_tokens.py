@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -29,17 +26,10 @@ from mcagent.controller.member.leader_token import token_state
 from mcagent.kube.sources.manifests import FastLoader
 from mcagent.model.objects import Kind
 from tests.worlds.control_view import Controller
+from tests.worlds.member_tokens import ANCHOR, a_token
 from tests.worlds.member_world import HOME, SET, conditions_of, leader, member, settings
 
 POLICIES = Path(__file__).parents[2] / "deploy/admission-policies.yaml"
-ANCHOR = anchor_name("east", 3600, "a" * RANDOM)
-
-
-def a_token(**claims: Any) -> str:
-    """Return a token with claims; by default of account east, for an hour."""
-    bound = {"namespace": "mcs", "serviceaccount": {"name": "east", "uid": "1"}, "secret": {"name": ANCHOR}}
-    body = json.dumps({"iat": 9000, "exp": 12600, "kubernetes.io": bound} | claims).encode()
-    return f"e30.{base64.urlsafe_b64encode(body).decode().rstrip('=')}.c2ln"
 
 
 def test_a_token_tells_account_anchor_and_life() -> None:

@@ -11,16 +11,9 @@ import yaml
 from devtools.dashboards import DASHBOARDS
 from devtools.grafana import Dashboard, text
 from mcagent.kube.sources.manifests import FastLoader
-from tests.worlds.metrics_page import agent_rows, controller_rows
+from tests.worlds.alert_rules import FILES, LABELS, RULES
 
-FILES = Path(__file__).parents[2] / "deploy/helm/mcagent/files/monitoring"
-RULES = [
-    rule
-    for group in yaml.load((FILES / "rules.yaml").read_text(), FastLoader)["groups"]
-    for rule in group["rules"]
-]
 OF_PROMETHEUS = {"cluster", "instance", "job", "namespace", "le", "alertname", "alertstate"}
-LABELS = {one.name: set(one.labels) for one in (*agent_rows(), *controller_rows())}
 
 
 def expressions(dashboard: Dashboard) -> list[str]:

@@ -31,8 +31,8 @@ from mcagent.model.parsing.node_key import NODE_KEY_ANNOTATION, node_key_text
 from mcagent.model.parsing.parse import parse_object
 from mcagent.model.problem import Severity
 from mcagent.observe.wireguard import WireGuardReport, encryption_of
-from tests.unit.test_encryption import EAST, key
 from tests.worlds.core_inputs import HOME, addresses, config, gateway, networks, node, resources, snapshot
+from tests.worlds.encrypted_clusters import EAST, key
 
 # The keys of g1, g2 and w1 of cluster "home".
 KEYS = {"g1": key(1), "g2": key(2), "w1": key(3)}

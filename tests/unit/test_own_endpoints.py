@@ -10,7 +10,7 @@ from mcagent.core.compile import Compiled, compile_desired
 from mcagent.core.fragments.own_endpoints import CHAIN
 from mcagent.model.dataplane.facts import Facts
 from mcagent.model.dataplane.resources import FlowEntry, NftChain
-from mcagent.model.objects import ApiObject, Kind
+from mcagent.model.objects import ApiObject
 from tests.worlds.core_inputs import (
     HOME,
     cluster,
@@ -19,27 +19,13 @@ from tests.worlds.core_inputs import (
     imported_slice,
     namespace,
     pod,
-    policy,
     resources,
     snapshot,
 )
+from tests.worlds.own_endpoints import CLIENTS, OWN, rule
 
-OWN = imported_slice("own", "cart", "home", [endpoint("10.10.2.7"), endpoint("10.10.1.9")])
 REMOTE = imported_slice("remote", "cart", "west", [endpoint("10.102.0.80")])
-CLIENTS = (pod("a", "g1", "10.10.1.5", labels="app=client"), pod("b", "g1", "10.10.1.6", labels="app=client"))
 OTHERS = (pod("c", "g1", "10.10.1.7", labels="app=other"), pod("d", "g2", "10.10.2.5", labels="app=client"))
-
-
-def rule(name: str, priority: int, action: str, *, service: str = "cart", tier: str = "application") -> ApiObject:
-    """Return a ClusterNetworkPolicy: what clients may do with an imported Service."""
-    to = {"name": service, "namespace": "default", "scope": "ClusterSet"}
-    spec = {
-        "priority": priority,
-        "tier": tier,
-        "appliedTo": [{"podSelector": {"matchLabels": {"app": "client"}}}],
-        "egress": [{"action": action, "toServices": [to]}],
-    }
-    return policy(Kind.CLUSTER_NETWORK_POLICY, name, spec)
 
 
 def compiled(*objects: ApiObject, device: str = "") -> Compiled:

@@ -13,27 +13,27 @@ from hypothesis import strategies as st
 from flows.fields import ETH_ARP, IP_ICMP, IP_TCP, IP_UDP
 from flows.simulator import Packet
 from flows.simulator.conntrack import Datapath
-from flows.simulator.packet import ACK, ECHO_REQUEST, SYN, UNREACHABLE
+from flows.simulator.packet import ACK, SYN, UNREACHABLE
 from tests.properties import costly
 from tests.worlds.conversations import Call, calls, exchange, none, one, to_service
 from tests.worlds.topologies import (
-    ASK,
-    ASK_ALL,
     HERE,
     HOST_MAC,
-    NOT_HERE,
+    LOOKUPS,
+    OUTSIDERS,
     PLAIN,
+    QUESTIONS,
     REPLY,
     TRANSLATED,
     ZONES,
     Cluster,
     Node,
     World,
+    strange,
     worlds,
 )
 
 SEEDS = st.integers(0, 2**32)
-OUTSIDERS = tuple(IPv4Address(a) for a in ("8.8.8.8", "10.250.0.1", "169.254.77.1", "224.0.0.5", "127.0.0.1"))
 
 
 def local(cluster: Cluster, address: IPv4Address) -> bool:
@@ -103,33 +103,6 @@ def may_pass(world: World, node: Node, peer: Node | None, packet: Packet) -> boo
     if leaves():
         return True
     return peer.gateway and any(belongs(c) for c in other_clusters) and local(own_cluster, dst)
-
-
-QUESTIONS = (ASK, ASK_ALL)
-LOOKUPS = (*QUESTIONS, NOT_HERE, HERE)
-
-
-@st.composite
-def strange(draw: st.DrawFn, world: World, node: Node, *, begins: bool = False) -> Packet:
-    """Draw a packet of addresses that mean something somewhere. `begins`: it may open a connection."""
-    peers = [number for (name, _), number in world.ports.items() if name == node.name]
-    pods = [pod.address for pod in world.pods]
-    addresses = [*pods, *(s.address for s in world.services), *OUTSIDERS]
-    addresses += [c.service_cidr.network_address + 200 for c in world.clusters]
-    proto = draw(st.sampled_from((IP_TCP, IP_TCP, IP_UDP, IP_ICMP)))
-    flags = (SYN, ACK) if begins else (SYN, ACK, SYN | ACK)
-    return Packet(
-        in_port=draw(st.sampled_from([1, *peers])),
-        src=draw(st.sampled_from([*pods, *OUTSIDERS])),
-        dst=draw(st.sampled_from(addresses)),
-        proto=proto,
-        src_port=draw(st.integers(1, 65535)),
-        dst_port=0 if proto == IP_ICMP else draw(st.sampled_from((443, 444, 445, 80, 8080, 22))),
-        icmp_type=ECHO_REQUEST if proto == IP_ICMP else 0,
-        tcp_flags=draw(st.sampled_from(flags)),
-        eth_src=draw(st.sampled_from((HOST_MAC, HOST_MAC, *(f"0a:6d:00:00:00:0{n}" for n in (1, 2, 3))))),
-        eth_dst=draw(st.sampled_from((PLAIN, PLAIN, TRANSLATED, REPLY, *LOOKUPS, "02:00:00:00:00:99"))),
-    )
 
 
 @st.composite

@@ -16,7 +16,8 @@ from mcagent.controller.member.policies.consent import CLUSTER_KINDS, refusal
 from mcagent.controller.settings import ReplicatedPolicies
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
-from tests.unit.test_kubernetes_policies import (
+from tests.worlds.antrea_policies import IMPORT as ANTREA_IMPORT
+from tests.worlds.kubernetes_policies import (
     ADMIN,
     IMPORT,
     NETWORK_POLICY,
@@ -26,7 +27,6 @@ from tests.unit.test_kubernetes_policies import (
     spec_of,
     started,
 )
-from tests.unit.test_policy_replication import IMPORT as ANTREA_IMPORT
 from tests.worlds.member_world import AREA, HOME, leader, member, north_of, settings
 
 NONE, REMOVE, ISOLATE, ALLOW = ReplicatedPolicies

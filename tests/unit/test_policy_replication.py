@@ -3,53 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
 from mcagent.controller.contract import names
-from mcagent.controller.member.announce import Announce
-from mcagent.controller.member.cleanup import Cleanup
-from mcagent.controller.member.policies.policy_imports import PolicyImports
-from mcagent.controller.settings import ReplicatedPolicies
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
+from tests.worlds.antrea_policies import IMPORT, OURS, POLICY, antrea, imported, policy, spec_of
 from tests.worlds.control_view import Controller, MemoryView
-from tests.worlds.leader_world import AREA, Leader, export
+from tests.worlds.leader_world import AREA, Leader
 from tests.worlds.member_world import AREA as NORTH
-from tests.worlds.member_world import HOME, SET, member, north_of, settings
-
-POLICY = {
-    "tier": "securityops",
-    "priority": 1,
-    "appliedTo": [{"namespaceSelector": {}}],
-    "ingress": [{"action": "Drop", "from": [{"namespaceSelector": {}}]}],
-}
-IMPORT = "strict-antreaclusternetworkpolicy"
-OURS = "antrea-mc-strict"
-
-
-def policy(name: str = "strict", payload: Any = POLICY, export_name: str = "") -> RawObject:
-    """Return the export that an administrator writes."""
-    spec = {"name": name, "clusterNetworkPolicy": payload}
-    return export("", names.POLICY, export_name or f"{name}-export", spec)
-
-
-def imported(payload: RawObject | None = None) -> RawObject:
-    """Return the leader's ResourceImport."""
-    spec = {"kind": names.POLICY, "name": "strict", "clusternetworkpolicy": payload or POLICY}
-    return {"kind": "ResourceImport", "metadata": {"name": IMPORT, "namespace": NORTH}, "spec": spec}
-
-
-def antrea(*tiers: str) -> tuple[MemoryView, Controller]:
-    """Return a member with Tiers, that has announced itself."""
-    view = member()
-    for tier in tiers:
-        view.local.put({"kind": "Tier", "metadata": {"name": tier}, "spec": {"priority": 50}})
-    config = settings(replicated_cluster_policies=ReplicatedPolicies.ISOLATE)
-    controller = Controller(view, [PolicyImports(config), Announce(config), Cleanup(config)])
-    controller.settle()
-    return view, controller
+from tests.worlds.member_world import HOME, SET, north_of
 
 
 def report(view: MemoryView, controller: Controller) -> dict[str, str]:
@@ -59,12 +23,6 @@ def report(view: MemoryView, controller: Controller) -> dict[str, str]:
     assert announcement is not None
     text = announcement["metadata"].get("annotations", {}).get(names.POLICY_PROBLEMS_ANNOTATION, "{}")
     return dict(json.loads(text))
-
-
-def spec_of(view: MemoryView) -> Any:
-    """Return the policy in the member, None if there is none."""
-    policy = view.local.get(Kind.CLUSTER_NETWORK_POLICY, "", OURS)
-    return policy["spec"] if policy else None
 
 
 def test_the_leader_passes_a_policy_on_and_follows_it() -> None:

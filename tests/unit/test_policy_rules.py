@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.pipeline import Env, PolicyVerdict
+from flows.pipeline import PolicyVerdict
 from flows.pipeline.registers import HOST_OFPORT
 from flows.simulator import Packet, SimulatedSwitch, contradictions
 from flows.simulator.packet import SYN
@@ -22,7 +22,7 @@ from mcagent.core.fragments.policies import enforcement, pipeline_rules, pod_pol
 from mcagent.core.policies import pipeline_input
 from mcagent.core.policies.selection import SelectedRules, select_rules
 from mcagent.core.snapshot import ATTRIBUTE, Relist, apply_changes
-from mcagent.model.config import Config, PolicyFailureMode
+from mcagent.model.config import PolicyFailureMode
 from mcagent.model.kinds import kind_of
 from mcagent.model.objects import Kind, Snapshot
 from mcagent.model.parsing import labels
@@ -36,9 +36,9 @@ from tests.worlds import policy_oracle
 from tests.worlds.core_inputs import cluster, gateway, node, snapshot
 from tests.worlds.policies import Policies
 from tests.worlds.policy_manifests import NODE, PODS, SENDERS, SPACES, Manifest, manifest, request, world
+from tests.worlds.policy_reading import CLUSTER_IDS, ENV, config, read
 from tests.worlds.policy_switch import EXITS, flows_of
 
-CLUSTER_IDS = {"east": 1, "west": 2}
 PROTOCOLS = {"TCP": 6, "UDP": 17, "ICMP": 1}
 
 TOPOLOGY = (
@@ -46,13 +46,6 @@ TOPOLOGY = (
     cluster("east", "10.97.0.0/16", "10.2.0.0/16", gateways=("203.0.113.1",)),
     cluster("west", "10.98.0.0/16", "10.3.0.0/16", gateways=("203.0.113.2",)),
 )
-ENV = Env(gateway=True, ct_zone_base=28003, local_gateways=(), identities=True)
-
-
-def read(objects: list[Manifest]) -> Snapshot:
-    """Return a cluster of these manifests."""
-    kinds = {kind: [one for one in objects if kind_of(one) is kind] for kind in ATTRIBUTE}
-    return apply_changes(Snapshot(), [Relist(kind=kind, items=found) for kind, found in kinds.items()])
 
 
 def as_seen(asked: policy_oracle.Request) -> policy_view.Request:
@@ -72,11 +65,6 @@ def as_seen(asked: policy_oracle.Request) -> policy_view.Request:
         port=asked.port,
         icmp=asked.icmp,
     )
-
-
-def config(mode: PolicyFailureMode) -> Config:
-    """Return the configuration of an agent that enforces policies."""
-    return Config(node_name=NODE, policy_failure_mode=mode)
 
 
 def packet(asked: policy_oracle.Request) -> Packet:

@@ -17,10 +17,10 @@ from mcagent.model.api.patches import patch
 from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.decode import TYPES
-from tests.unit.test_kubernetes_policies import ADMIN, joined
-from tests.unit.test_kubernetes_policies import imported as kubernetes_import
-from tests.unit.test_kubernetes_policies import spec_of as kubernetes_spec
-from tests.unit.test_policy_replication import IMPORT, OURS, antrea, imported, policy, spec_of
+from tests.worlds.antrea_policies import IMPORT, OURS, antrea, imported, policy, spec_of
+from tests.worlds.kubernetes_policies import ADMIN, joined
+from tests.worlds.kubernetes_policies import imported as kubernetes_import
+from tests.worlds.kubernetes_policies import spec_of as kubernetes_spec
 from tests.worlds.leader_world import AREA, Leader
 from tests.worlds.member_world import north_of
 

@@ -11,7 +11,7 @@ from mcagent.core.failover.silence import POLL_INTERVAL
 from mcagent.model.dataplane.facts import Facts
 from mcagent.model.dataplane.resources import FlowEntry, GroupEntry, PeerKind, PortStatistics
 from mcagent.model.problem import Severity
-from tests.unit.test_compile_failover import compiled, home, tunnels
+from tests.worlds.compiled_gateways import compiled, home, tunnels
 from tests.worlds.core_inputs import endpoint, endpoint_slice, export, resources, service, tunnel_port
 
 ON_W1, ON_G2, ON_G1 = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from ipaddress import IPv4Address, ip_address, ip_network
+from ipaddress import ip_address, ip_network
 from typing import Any
 
 import pytest
@@ -21,17 +21,10 @@ from mcagent.model.policies import Direction
 from mcagent.trace.drops import CAUSES
 from mcagent.trace.names import with_names
 from mcagent.trace.ofproto import read
-from mcagent.trace.pages import TracePage, VswitchdControl
-from mcagent.trace.probe import Probe, read_query
+from mcagent.trace.pages import TracePage
+from mcagent.trace.probe import read_query
+from tests.worlds.traced_packets import GOOD, NOWHERE, PROBE
 
-PROBE = Probe(
-    in_port=1,
-    source=IPv4Address("10.1.3.2"),
-    destination=IPv4Address("10.102.0.80"),
-    protocol="tcp",
-    source_port=40000,
-    port=80,
-)
 # As ovs-vswitchd 3.1 said it on a worker: through conntrack, to a gateway, by a bridge of the underlay.
 TO_GATEWAY = """\
 Flow: tcp,in_port=1,dl_src=0a:6d:63:00:00:01,dl_dst=aa:bb:cc:dd:ee:f0,nw_src=10.1.3.2,nw_dst=10.102.0.80,tp_src=40000,tp_dst=80
@@ -229,10 +222,6 @@ def test_any_text_has_a_verdict(said: str) -> None:
     assert trace.outcome in set(TraceOutcome)
     assert bool(trace.reason) is (trace.outcome in (TraceOutcome.DROPPED, TraceOutcome.REJECTED))
     assert (trace.out_port is not None) or trace.outcome not in (TraceOutcome.HOST, TraceOutcome.TUNNEL)
-
-
-NOWHERE = VswitchdControl("unix:/nowhere/db.sock", Config(node_name="n", cluster_id="east"))
-GOOD = "in_port=1&source=10.1.3.2&destination=10.102.0.80&protocol=tcp&source_port=40000&port=80&mac=plain"
 
 
 def test_a_query_is_read_strictly() -> None:

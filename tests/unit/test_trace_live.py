@@ -19,7 +19,7 @@ from mcagent.trace.live_pages import LivePage, SeenPage
 from mcagent.trace.pages import RateLimit, answer
 from mcagent.trace.path import Hop
 from mcagent.trace.probing import ProbeReport, Sighting, report, send
-from tests.unit.test_trace import GOOD, NOWHERE, PROBE
+from tests.worlds.traced_packets import GOOD, NOWHERE, PROBE
 
 # As ovs-vswitchd 3.1 said it: on the userspace datapath, on the kernel's, and of what is no probe.
 FLOWS = """\

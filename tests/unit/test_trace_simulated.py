@@ -28,7 +28,6 @@ from mcagent.trace.simulated_tracer import make_tracer
 from mcagent.trace.simulator import simulate
 from mcagent.trace.targets import TraceTarget
 from mcagent.trace.topology import lost_tunnels
-from tests.unit.test_encryption import key, keyed
 from tests.worlds.core_inputs import (
     HOME,
     cluster,
@@ -42,6 +41,7 @@ from tests.worlds.core_inputs import (
     service,
     snapshot,
 )
+from tests.worlds.encrypted_clusters import key, keyed
 
 FAR: tuple[ApiObject, ...] = (
     *(node("r1", "203.0.113.1", "10.20.1.0/24"), node("r2", "203.0.113.2", "10.20.2.0/24")),

@@ -17,7 +17,7 @@ from mcagent.trace.path import Hop, PathTracer, answered, delivered
 from mcagent.trace.probe import read_query
 from mcagent.trace.report import WIDTH, PathReport
 from mcagent.trace.targets import Choice, TraceTarget
-from tests.unit.test_trace import PROBE
+from tests.worlds.traced_packets import PROBE
 
 
 def page(node: str, cluster: str, address: str, *tunnels: tuple[str, str, str, int]) -> dict[str, Any]:

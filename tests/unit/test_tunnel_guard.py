@@ -37,8 +37,8 @@ from mcagent.model.dataplane.resources import (
 from mcagent.model.dataplane.wireguard import WireGuardImplementation
 from mcagent.model.net import Address, host_network
 from mcagent.model.objects import ApiObject, ClusterInfoImport, WireGuardInfo
-from tests.unit.test_own_endpoints import CLIENTS, OWN, rule
 from tests.worlds.core_inputs import HOME, cluster, config, gateway, namespace, networks, node, resources, snapshot
+from tests.worlds.own_endpoints import CLIENTS, OWN, rule
 
 EAST = cluster("east", "10.97.0.0/16", gateways=("203.0.113.1", "203.0.113.2"), created="2026-01-01")
 NO_FACTS = Facts()

@@ -22,31 +22,15 @@ from mcagent.core.compile import Compiled, compile_desired
 from mcagent.core.fragments import kernel
 from mcagent.model.config import Config, EncryptionFallback, TrafficEncryption
 from mcagent.model.dataplane.facts import DatapathType, Facts
-from mcagent.model.dataplane.resources import (
-    FlowEntry,
-    LinkAddress,
-    NftChain,
-    NftSet,
-    Route,
-    TunnelPort,
-)
+from mcagent.model.dataplane.resources import FlowEntry, LinkAddress, NftChain, NftSet, Route, TunnelPort
 from mcagent.model.dataplane.wireguard import WireGuardDevice, WireGuardImplementation, WireGuardPeer
 from mcagent.model.net import Address, contains
 from mcagent.model.node_state import LocalGateway
 from mcagent.model.objects import ApiObject, ClusterInfoImport, WireGuardInfo
 from mcagent.model.problem import Severity
 from mcagent.trace.simulator import SimulatedNode
-from tests.unit.test_encryption import key
-from tests.worlds.core_inputs import addresses, cluster, config, gateway, node, resources, snapshot
-
-# Cluster "home" on IPv6 alone: a gateway and two workers, one of them dual-stack.
-HOME6: tuple[ApiObject, ...] = (
-    node("g1", "2001:db8:1::11", "10.10.1.0/24"),
-    node("w1", "2001:db8:1::12", "10.10.2.0/24"),
-    node("w2", ("192.0.2.13", "2001:db8:1::13"), "10.10.3.0/24"),
-    gateway("g1", "2001:db8:1::11"),
-)
-EAST6 = cluster("east", "10.97.0.0/16", "10.20.0.0/16", gateways=("2001:db8:2::11", "2001:db8:2::12"))
+from tests.worlds.core_inputs import EAST6, HOME6, addresses, cluster, config, gateway, node, resources, snapshot
+from tests.worlds.encrypted_clusters import key
 
 
 def compiled(*objects: ApiObject, settings: Config | None = None, facts: Facts | None = None) -> Compiled:

@@ -12,9 +12,9 @@ from mcagent.model.config import PodRouting
 from mcagent.model.dataplane.facts import Facts
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.parse import parse_object
-from tests.unit.test_member_service_export import exports, run, subsets, told_of, valid, world
 from tests.worlds.control_view import Controller, MemoryView
 from tests.worlds.core_inputs import config, gateway, snapshot
+from tests.worlds.exporting_member import exports, run, subsets, told_of, valid, world
 from tests.worlds.member_world import AREA, export_of, node, north_of, service, settings, slice_of
 
 

@@ -11,7 +11,7 @@ from mcagent.api.versions import ComponentVersion, VersionReport
 from mcagent.cli.common.components import Components, versions
 from mcagent.cli.main import main
 from mcagent.cli.version import shown
-from tests.unit.test_agents_asked import OBJECTS, channel, ended, serving
+from tests.worlds.exec_server import OBJECTS, channel, ended, serving
 
 
 def pod(name: str, component: str, container: str, phase: str = "Running") -> dict[str, object]:

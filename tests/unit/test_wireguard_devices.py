@@ -33,8 +33,8 @@ from mcagent.model.dataplane.wireguard import (
 from mcagent.model.node_state import RemoteEnd
 from mcagent.model.objects import Gateway, WireGuardInfo
 from mcagent.observe.wireguard import WireGuardReport, encryption_of, summary_of
-from tests.unit.test_encryption import EAST, EAST_GATEWAYS, FACTS, compiled, encrypting, key, keyed
 from tests.worlds.core_inputs import HOME, cluster, resources, snapshot
+from tests.worlds.encrypted_clusters import EAST, EAST_GATEWAYS, FACTS, compiled, encrypting, key, keyed
 
 NAMES = ("mc-wg0", "mc-wg1", "mc-wg2", "mc-wg3")
 FOUR = replace(FACTS, processors=4)

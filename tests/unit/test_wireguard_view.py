@@ -30,8 +30,8 @@ from mcagent.observe.metrics.agent import Metrics, Sources
 from mcagent.observe.report import Report
 from mcagent.observe.standard import metrics_text
 from mcagent.observe.wireguard import WireGuardReport, encryption_of, summary_of
-from tests.unit.test_encryption import EAST, FACTS, OWN, encrypting, key
 from tests.worlds.core_inputs import HOME, meta, snapshot
+from tests.worlds.encrypted_clusters import EAST, FACTS, OWN, encrypting, key
 
 NOW = 1_800_000_000.0
 

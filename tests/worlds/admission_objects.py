@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mcagent.controller.admission import accounts_of
+from mcagent.controller.admission import Accounts, AdmissionDecision, accounts_of, review
 from mcagent.controller.contract import names
 from mcagent.controller.contract.cidr_claims import GRANTED
 from mcagent.controller.settings import MemberLimits
@@ -175,3 +175,27 @@ def a_label(cluster: str = "east") -> RawObject:
 def a_policy() -> RawObject:
     """Return an export of a policy."""
     return labelled(export("east", "AntreaClusterNetworkPolicy", "east-acnp", {"name": "acnp"}))
+
+
+def ask(
+    operation: str,
+    new: RawObject | None,
+    old: RawObject | None = None,
+    user: str = "kubernetes-admin",
+    *,
+    world: World = WORLD,
+    accounts: Accounts = OWN,
+) -> AdmissionDecision:
+    """Return the decision on a request."""
+    subject: RawObject = new or old or {}
+    meta = subject.get("metadata")
+    request = {
+        "uid": "u",
+        "operation": operation,
+        "kind": {"group": "multicluster.crd.antrea.io", "version": "v1alpha1", "kind": subject.get("kind")},
+        "namespace": meta.get("namespace", AREA) if isinstance(meta, dict) else AREA,
+        "object": new,
+        "oldObject": old,
+        "userInfo": {"username": user, "groups": ["system:authenticated"]},
+    }
+    return review(request, world, accounts)

@@ -231,3 +231,15 @@ def tunnel_port(number: int, peer: str, kind: PeerKind, *, seen: bool = False) -
         bfd=Bfd(min_tx=100, min_rx=100),
         bfd_seen=seen,
     )
+
+
+# Cluster "home" on IPv6 alone: a gateway and two workers, one of them dual-stack.
+HOME6: tuple[ApiObject, ...] = (
+    node("g1", "2001:db8:1::11", "10.10.1.0/24"),
+    node("w1", "2001:db8:1::12", "10.10.2.0/24"),
+    node("w2", ("192.0.2.13", "2001:db8:1::13"), "10.10.3.0/24"),
+    gateway("g1", "2001:db8:1::11"),
+)
+
+
+EAST6 = cluster("east", "10.97.0.0/16", "10.20.0.0/16", gateways=("2001:db8:2::11", "2001:db8:2::12"))

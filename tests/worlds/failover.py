@@ -16,6 +16,7 @@ from devtools.traffic import matrix
 from devtools.traffic.load import Kind, Load, Report, Stream
 from devtools.waiting import wait_until
 from mcagent.model.config import DatapathChoice, TrafficEncryption
+from tests.worlds import failover
 
 DRAIN = "mcagent.io/drain"
 PAIRS = 12  # of Pods that send datagrams to each other: by all gateways
@@ -515,3 +516,11 @@ def words(report: Report) -> str:
         for stream in report.streams.values()
     ]
     return "\n".join([f"the sending process was late by {report.stall:.2f} s at most", *lines])
+
+
+STALLED = 0.1  # seconds: a machine that stops for so long loses datagrams by itself
+
+
+def lost(report: Report) -> int:
+    """Return how many datagrams were lost, by a machine that was there all the time."""
+    return failover.datagrams_lost(report) if report.stall < STALLED else 0

@@ -6,6 +6,7 @@ from typing import Any
 
 from mcagent.controller.machinery.reconciler import Leader
 from mcagent.controller.settings import MemberSettings
+from mcagent.kube.client import Client
 from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 from tests.worlds.control_view import MemoryView
@@ -131,3 +132,19 @@ def conditions_of(raw: RawObject | None) -> dict[str, tuple[str, str]]:
 def names_of(api: MemoryObjects, kind: Kind, namespace: str | None = None) -> list[str]:
     """Return the names of the objects of a kind."""
     return [raw["metadata"]["name"] for raw in api.list(kind, namespace)]
+
+
+class Answers(Client):
+    """A client whose answers are given."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.requests: list[tuple[str, str, Any]] = []
+        self._answers = list(answers)
+
+    def request(self, method: str, path: str, query: Any = None, **arguments: Any) -> Any:
+        """Return or raise the next answer."""
+        self.requests.append((method, path, query))
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer

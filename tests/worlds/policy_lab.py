@@ -142,3 +142,18 @@ def becomes(lab: Lab, app: str, verdict: str, *targets: Target) -> None:
     targets = targets or tuple(everywhere(lab))
     condition = f"{app} to be {verdict}"
     wait_until(lambda: verdicts(lab, app, *targets, within=SILENCE) == {verdict}, condition, timeout=IN_TIME)
+
+
+def cluster_policy(name: str, priority: float, spec: Json, app: str = "web", tier: str = "application") -> Json:
+    """Return an Antrea ClusterNetworkPolicy for Pods with a label."""
+    return {
+        "apiVersion": "crd.antrea.io/v1beta1",
+        "kind": "ClusterNetworkPolicy",
+        "metadata": {"name": name},
+        "spec": {
+            "priority": priority,
+            "tier": tier,
+            "appliedTo": [{"podSelector": {"matchLabels": {"app": app}}}],
+            **spec,
+        },
+    }

@@ -98,3 +98,11 @@ def flows_of(parts_: list[pipeline.Entries]) -> list[Flow]:
 def groups_of(parts_: list[pipeline.Entries]) -> list[Group]:
     """Return all groups."""
     return [group for part in parts_ for group in part.groups]
+
+
+ROLES = [(True, ()), (True, (3,)), (True, (3, 4)), (False, ()), (False, (3,)), (False, (3, 4))]
+
+
+def texts(part: pipeline.Entries, table: int) -> list[str]:
+    """Return the flows of a table as "match -> actions"."""
+    return [f"{flow.match_text} -> {flow.actions_text}" for flow in part.flows if flow.table == table]

@@ -15,11 +15,12 @@ from types import SimpleNamespace
 from hypothesis import strategies as st
 
 from flows import pipeline
-from flows.fields import IP_TCP
+from flows.fields import IP_ICMP, IP_TCP, IP_UDP
 from flows.flow import Flow, Group
 from flows.pipeline.prefixes import address_in_bridge, address_in_kernel
 from flows.pipeline.registers import IDENTITY_UNKNOWN, TOS_REPAIRED
 from flows.simulator import Network, Packet, SimulatedSwitch
+from flows.simulator.packet import ACK, ECHO_REQUEST, SYN
 from mcagent.core.addresses.underlay import mapped_addresses
 from mcagent.core.fragments.build import snat_ports
 from mcagent.model.dataplane.facts import DatapathType
@@ -483,3 +484,35 @@ def worlds(
             )
         )
     return World(clusters=tuple(clusters), userspace_conntrack=draw(st.booleans()))
+
+
+OUTSIDERS = tuple(IPv4Address(a) for a in ("8.8.8.8", "10.250.0.1", "169.254.77.1", "224.0.0.5", "127.0.0.1"))
+
+
+QUESTIONS = (ASK, ASK_ALL)
+
+
+LOOKUPS = (*QUESTIONS, NOT_HERE, HERE)
+
+
+@st.composite
+def strange(draw: st.DrawFn, world: World, node: Node, *, begins: bool = False) -> Packet:
+    """Draw a packet of addresses that mean something somewhere. `begins`: it may open a connection."""
+    peers = [number for (name, _), number in world.ports.items() if name == node.name]
+    pods = [pod.address for pod in world.pods]
+    addresses = [*pods, *(s.address for s in world.services), *OUTSIDERS]
+    addresses += [c.service_cidr.network_address + 200 for c in world.clusters]
+    proto = draw(st.sampled_from((IP_TCP, IP_TCP, IP_UDP, IP_ICMP)))
+    flags = (SYN, ACK) if begins else (SYN, ACK, SYN | ACK)
+    return Packet(
+        in_port=draw(st.sampled_from([1, *peers])),
+        src=draw(st.sampled_from([*pods, *OUTSIDERS])),
+        dst=draw(st.sampled_from(addresses)),
+        proto=proto,
+        src_port=draw(st.integers(1, 65535)),
+        dst_port=0 if proto == IP_ICMP else draw(st.sampled_from((443, 444, 445, 80, 8080, 22))),
+        icmp_type=ECHO_REQUEST if proto == IP_ICMP else 0,
+        tcp_flags=draw(st.sampled_from(flags)),
+        eth_src=draw(st.sampled_from((HOST_MAC, HOST_MAC, *(f"0a:6d:00:00:00:0{n}" for n in (1, 2, 3))))),
+        eth_dst=draw(st.sampled_from((PLAIN, PLAIN, TRANSLATED, REPLY, *LOOKUPS, "02:00:00:00:00:99"))),
+    )

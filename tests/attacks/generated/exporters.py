@@ -19,7 +19,7 @@ from mcagent.core.policies.pipeline_input import Identities, UnknownPeers
 from mcagent.core.policies.selection import select_rules
 from mcagent.model.config import Config
 from tests.attacks.generated.search import AttackClass
-from tests.attacks.test_policies import FROM_WEB, FROM_WEB_ANTREA, antrea_policy, identities, policy, snapshot
+from tests.attacks.policies import FROM_WEB, FROM_WEB_ANTREA, antrea_policy, identities, policy, snapshot
 from tests.worlds.policy_manifests import NODE
 
 LIMIT = 100  # flows of the policies of a Namespace

@@ -26,12 +26,12 @@ from mcagent.model.dataplane.resources import FlowEntry
 from mcagent.model.objects import Endpoint, Kind, Pod
 from mcagent.model.parsing import labels
 from tests.attacks.generated.search import AttackClass
-from tests.attacks.test_access_users import POD, host_pod, served
-from tests.attacks.test_policies import MESSAGE, antrea_policy, policy, snapshot
-from tests.attacks.test_quotas import POLICIES_ON, Tenants, pod, spaces
-from tests.unit.test_policy_rules import CLUSTER_IDS, ENV
+from tests.attacks.policies import MESSAGE, antrea_policy, policy, snapshot
+from tests.attacks.served_pods import POD, host_pod, served
+from tests.attacks.tenants import POLICIES_ON, Tenants, pod, spaces
 from tests.worlds.core_inputs import addresses, endpoint, meta
 from tests.worlds.policy_manifests import NODE
+from tests.worlds.policy_reading import CLUSTER_IDS, ENV
 
 # --- A8: policies of a tenant that cost too much ---------------------------------------------------------------
 

@@ -19,9 +19,9 @@ from mcagent.kube.source import RawObject
 from mcagent.model.kinds import KINDS
 from mcagent.model.objects import Kind
 from tests.attacks.generated.search import AttackClass
-from tests.attacks.test_replicated_policies import ISOLATED, POLICIES, cluster_wide, member_with_owner, planted
-from tests.unit.test_kubernetes_policies import started
+from tests.attacks.replicated_policies import ISOLATED, POLICIES, cluster_wide, member_with_owner, planted
 from tests.worlds import policy_oracle
+from tests.worlds.kubernetes_policies import started
 from tests.worlds.member_world import AREA, north_of
 
 
