@@ -22,8 +22,7 @@ from pathlib import Path
 from mcagent.dataplane.wireguard.watch import WireGuardWatch
 from mcagent.model.dataplane.wireguard import WireGuardImplementation, WireGuardPeer
 from tests.contract.inside import as_mapping
-from tests.contract.wireguard_nodes import WireGuardNode, make, random_key
-from tests.contract.test_wireguard import peer
+from tests.contract.wireguard_nodes import WireGuardNode, make, peer, random_key
 
 logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(levelname)s %(message)s")
 status = dict(line.split(":\\t") for line in Path("/proc/self/status").read_text().splitlines() if ":\\t" in line)

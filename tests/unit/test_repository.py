@@ -63,6 +63,19 @@ def test_every_package_that_the_product_imports_is_declared() -> None:
 DEMO = ("lab", "nodes", "traffic", "apiserver", "realapi")
 
 
+def test_no_module_imports_from_a_module_of_tests() -> None:
+    """What several modules use is in a support module: a test can be moved or removed alone."""
+    pattern = re.compile(
+        r"^\s*(from tests\.(\w+\.)*(test_\w+|conftest) import|from tests[.\w]* import test_).*", re.M
+    )
+    imports_of_tests = {
+        str(file.relative_to(ROOT)): match[0]
+        for file in (ROOT / "tests").rglob("*.py")
+        for match in pattern.finditer(file.read_text())
+    }
+    assert not imports_of_tests
+
+
 def test_the_demo_needs_no_package_of_the_tests() -> None:
     """`make demo` installs what mcagent needs and no more (.ci/setup demo)."""
     assert re.findall(r"^demo:.*\n\t@(.*)$", (ROOT / "Makefile").read_text(), flags=re.MULTILINE) == [
