@@ -24,7 +24,7 @@ from mcagent.cli.common.asking import CONNECTIONS, ask, ask_agent
 from mcagent.cli.common.cluster_flags import add_cluster_flags, complete_nodes, usual_kubeconfig
 from mcagent.cli.common.place import require_known
 from mcagent.cli.common.setting_flags import add_config_flag, load_settings
-from mcagent.cli.common.shared_flags import add_output_flag
+from mcagent.cli.common.shared_flags import add_output_flag, add_seconds_flag
 from mcagent.core.failover.draining import NO_GATEWAY, Phase
 from mcagent.model.errors import McagentError
 from mcagent.model.kinds import object_path
@@ -64,9 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     add_target(parser)
     add_grace(parser)
-    parser.add_argument(
-        "--timeout", type=float, default=60.0, metavar="SECONDS", help="wait so long for the drain [%(default)g]"
-    )
+    add_seconds_flag(parser, "--timeout", 60.0, "wait so long for the drain")
     parser.add_argument("--no-wait", action="store_true", help="ask for the drain, and do not wait for its end")
     add_output_flag(parser)
     add_agent_flags(parser)
@@ -74,12 +72,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_grace(parser: argparse.ArgumentParser) -> None:
     """Declare how long translated connections are waited for."""
-    parser.add_argument(
-        "--grace",
-        type=float,
-        default=GRACE,
-        metavar="SECONDS",
-        help="wait so long for the connections that the gateway translates; 0: do not wait [%(default)g]",
+    add_seconds_flag(
+        parser, "--grace", GRACE, "wait so long for the connections that the gateway translates; 0: do not wait"
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.cluster_flags import add_cluster_flags, usual_kubeconfig
-from mcagent.cli.common.shared_flags import add_all_flag, add_output_flag
+from mcagent.cli.common.shared_flags import add_all_flag, add_output_flag, add_seconds_flag
 from mcagent.cli.common.tables import table
 from mcagent.observe.version import version
 
@@ -32,9 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     add_all_flag(parser)
     add_output_flag(parser)
-    parser.add_argument(
-        "--timeout", type=float, default=10.0, metavar="SECONDS", help="wait so long for a Pod [%(default)g]"
-    )
+    add_seconds_flag(parser, "--timeout", 10.0, "wait so long for a Pod")
     add_cluster_flags(parser)
 
 

@@ -15,7 +15,7 @@ from mcagent.cli.common import exit_codes
 from mcagent.cli.common.asking import ask_agent
 from mcagent.cli.common.place import PLACE, add_place_flags, require_node, show_statuses
 from mcagent.cli.common.setting_flags import load_settings
-from mcagent.cli.common.shared_flags import add_output_flag
+from mcagent.cli.common.shared_flags import add_output_flag, add_seconds_flag
 from mcagent.cli.common.tables import size, table
 from mcagent.cli.drain import RefusedError, add_grace, local_target, wait_drained, wait_translated
 from mcagent.core.failover.draining import Phase
@@ -52,18 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s {show,rotate} [NODE ...] [flags]"
     parser.add_argument("action", choices=["show", "rotate"], help="what to do")
     add_output_flag(parser, more=" of `show`")
-    parser.add_argument(
-        "--settle",
-        type=float,
-        default=SETTLE,
-        metavar="SECONDS",
-        help="of rotate: time for other clusters to learn the new key [%(default)g]",
-    )
+    add_seconds_flag(parser, "--settle", SETTLE, "of rotate: time for other clusters to learn the new key")
     parser.add_argument("--cancel", action="store_true", help="of rotate: forget the key that was announced")
     add_grace(parser)
-    parser.add_argument(
-        "--timeout", type=float, default=60.0, metavar="SECONDS", help="wait so long for the agent [%(default)g]"
-    )
+    add_seconds_flag(parser, "--timeout", 60.0, "wait so long for the agent")
     add_place_flags(parser)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.cluster_flags import add_cluster_flags, open_cluster
 from mcagent.cli.common.confirming import add_yes_flag, confirm
-from mcagent.cli.common.shared_flags import add_namespace_flag
+from mcagent.cli.common.shared_flags import add_list_flag, add_namespace_flag, add_seconds_flag
 
 _EPILOG = """\
 examples:
@@ -40,12 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     init.add_argument(
         "-j", "--join-config-file", type=Path, metavar="FILE", help="write the file for members here"
     )
-    init.add_argument(
+    add_list_flag(
+        init,
         "--allow-cidr",
-        action="append",
-        default=[],
-        metavar="CIDR",
-        help='members may claim CIDRs in this, unless their token says otherwise; "*": any private network '
+        "CIDR",
+        'members may claim CIDRs in this, unless their token says otherwise; "*": any private network '
         "[the private ranges in which this cluster's CIDRs lie]",
     )
     _join(actions.add_parser("join", help="let this cluster join", formatter_class=_RAW))
@@ -54,9 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for action, default in ((leave, "kube-system"), (destroy, None)):
         _common(action, "of the ClusterSet", default)
         action.add_argument("--clusterset", required=True, metavar="ID", help="the ClusterSet's name")
-        action.add_argument(
-            "--timeout", type=float, default=60.0, metavar="SECONDS", help="wait so long [%(default)g]"
-        )
+        add_seconds_flag(action, "--timeout", 60.0, "wait so long")
         add_yes_flag(action)
 
 
@@ -82,9 +79,7 @@ def _join(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--token-secret-file", default="", metavar="FILE", help="the manifest of a Secret to create"
     )
-    parser.add_argument(
-        "--timeout", type=float, default=60.0, metavar="SECONDS", help="wait so long to be a member [%(default)g]"
-    )
+    add_seconds_flag(parser, "--timeout", 60.0, "wait so long to be a member")
     parser.add_argument("--no-wait", action="store_true", help="do not wait; nothing is taken back then")
     add_cluster_flags(parser)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.cluster_flags import add_cluster_flags, open_cluster
-from mcagent.cli.common.shared_flags import add_namespace_flag, add_output_flag
+from mcagent.cli.common.shared_flags import add_list_flag, add_namespace_flag, add_output_flag, add_seconds_flag
 from mcagent.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--openvswitch", choices=["auto", "always", "never"], default="auto", help="docs/deploy.md [%(default)s]"
     )
     for flag, meaning in (("--with", "this part, too"), ("--without", "all but this part")):
-        parser.add_argument(flag, action="append", default=[], metavar="PART", help=f"{meaning}; may be repeated")
+        add_list_flag(parser, flag, "PART", f"{meaning}; may be repeated")
     parser.add_argument(
         "--with-policies",
         action="append_const",
@@ -58,12 +58,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         const="policies",
         help="also the CRDs and default Tiers of Antrea's policies, where Antrea has not installed them",
     )
-    parser.add_argument(
+    add_list_flag(
+        parser,
         "--set",
-        action="append",
-        default=[],
-        metavar="ROLE.config.KEY=VALUE",
-        help="a key of docs/configuration.md, as in the chart's values; VALUE is YAML; may be repeated",
+        "ROLE.config.KEY=VALUE",
+        "a key of docs/configuration.md, as in the chart's values; VALUE is YAML; may be repeated",
     )
     add_output_flag(parser, ("yaml", "json"))
     parser.add_argument("--apply", action="store_true", help="apply the objects instead of printing them")
@@ -72,9 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--dry-run", action="store_true", help="have the API server check them, and store nothing")
     parser.add_argument("--force", action="store_true", help="take over fields and CRDs that another program set")
-    parser.add_argument(
-        "--timeout", type=float, default=300.0, metavar="SECONDS", help="wait so long for all Pods [%(default)g]"
-    )
+    add_seconds_flag(parser, "--timeout", 300.0, "wait so long for all Pods")
     parser.add_argument("--no-wait", action="store_true", help="do not wait for Pods")
     add_cluster_flags(parser)
 

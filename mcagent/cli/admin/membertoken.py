@@ -8,7 +8,7 @@ from pathlib import Path
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.cluster_flags import add_cluster_flags, open_cluster
 from mcagent.cli.common.confirming import add_yes_flag, confirm
-from mcagent.cli.common.shared_flags import add_namespace_flag, add_output_flag
+from mcagent.cli.common.shared_flags import add_list_flag, add_namespace_flag, add_output_flag
 
 _EPILOG = """\
 examples:
@@ -47,26 +47,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     create.add_argument(
         "-o", "--output-file", type=Path, metavar="FILE", help="write the Secret for the member here"
     )
-    create.add_argument(
+    add_list_flag(
+        create,
         "--allow-cidr",
-        action="append",
-        default=[],
-        metavar="CIDR",
-        help="its CIDRs and endpoints must lie in one of these [the list of `clusterset init --allow-cidr`]",
+        "CIDR",
+        "its CIDRs and endpoints must lie in one of these [the list of `clusterset init --allow-cidr`]",
     )
-    create.add_argument(
+    add_list_flag(
+        create,
         "--allow-gateway",
-        action="append",
-        default=[],
-        metavar="CIDR",
-        help="its gateways' addresses must lie in one of these [what members.allowedGateways says]",
+        "CIDR",
+        "its gateways' addresses must lie in one of these [what members.allowedGateways says]",
     )
-    create.add_argument(
+    add_list_flag(
+        create,
         "--allow-namespace",
-        action="append",
-        default=[],
-        metavar="NAMESPACE",
-        help="it may export Services of these only [what members.allowedNamespaces says]",
+        "NAMESPACE",
+        "it may export Services of these only [what members.allowedNamespaces says]",
     )
     create.add_argument(
         "--max-exports", type=int, metavar="N", help="Services it may export [what members.maxExports says]"

@@ -9,6 +9,7 @@ from mcagent.cli.admin.deploy import add_place_flags
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.cluster_flags import add_cluster_flags, open_cluster
 from mcagent.cli.common.confirming import add_yes_flag, confirm
+from mcagent.cli.common.shared_flags import add_seconds_flag
 
 _EPILOG = """\
 examples:
@@ -38,9 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--dry-run", action="store_true", help="say what would go, and remove nothing")
     add_yes_flag(parser)
-    parser.add_argument(
-        "--timeout", type=float, default=120.0, metavar="SECONDS", help="wait so long for each step [%(default)g]"
-    )
+    add_seconds_flag(parser, "--timeout", 120.0, "wait so long for each step")
     add_cluster_flags(parser)
 
 

@@ -20,6 +20,16 @@ def add_all_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-A", "--all", action="store_true", help="all Nodes of the cluster [on a Node: this one]")
 
 
+def add_seconds_flag(parser: argparse.ArgumentParser, name: str, default: float, meaning: str) -> None:
+    """Declare a time in seconds, as `--timeout`."""
+    parser.add_argument(name, type=float, default=default, metavar="SECONDS", help=f"{meaning} [%(default)g]")
+
+
+def add_list_flag(parser: argparse.ArgumentParser, name: str, metavar: str, meaning: str) -> None:
+    """Declare a flag that may be repeated; its value is a list."""
+    parser.add_argument(name, action="append", default=[], metavar=metavar, help=meaning)
+
+
 def add_namespace_flag(parser: argparse.ArgumentParser, meaning: str, default: str | None = "") -> None:
     """Declare a namespace; without a default (None) the flag is required."""
     shown = f"{meaning} [%(default)s]" if default else meaning

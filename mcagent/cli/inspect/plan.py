@@ -14,7 +14,7 @@ from mcagent.cli.common.cluster_flags import add_cluster_flags
 from mcagent.cli.common.manifest_files import add_manifests_flag, read_files
 from mcagent.cli.common.place import NotHereError, is_node, kubeconfig_of, require_known
 from mcagent.cli.common.setting_flags import add_config_flag, load_settings, value_of_flag
-from mcagent.cli.common.shared_flags import add_output_flag
+from mcagent.cli.common.shared_flags import add_list_flag, add_output_flag, add_seconds_flag
 
 if TYPE_CHECKING:
     from mcagent.agent.config import Settings
@@ -56,14 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--offline", action="store_true", help="do not read the Node: plan for an empty one")
     parser.add_argument("--desired", action="store_true", help="print the whole desired state instead of steps")
     parser.add_argument("--exit-code", action="store_true", help="end with 1 when there is something to change")
-    parser.add_argument("--timeout", type=float, default=30.0, metavar="SECONDS", help="for listing objects [30]")
-    parser.add_argument(
-        "--what-if",
-        action="append",
-        default=[],
-        metavar="TEXT",
-        help="what is assumed to happen, see below; may be repeated",
-    )
+    add_seconds_flag(parser, "--timeout", 30.0, "for listing objects")
+    add_list_flag(parser, "--what-if", "TEXT", "what is assumed to happen, see below; may be repeated")
     add_manifests_flag(parser, "manifests that are assumed to be applied")
     parser.add_argument(
         "--connections",

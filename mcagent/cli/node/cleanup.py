@@ -8,6 +8,7 @@ import time
 
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.setting_flags import add_key_flags, load_settings
+from mcagent.cli.common.shared_flags import add_seconds_flag
 
 _LOOK = 0.2  # seconds between two looks at an agent that runs
 _EPILOG = """\
@@ -27,9 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Remove all resources of mcagent from this Node, and nothing else."
     parser.epilog = _EPILOG
     parser.add_argument("--dry-run", action="store_true", help="print what would be removed, and remove nothing")
-    parser.add_argument(
-        "--wait", type=float, default=0.0, metavar="SECONDS", help="wait so long for an agent to end [%(default)g]"
-    )
+    add_seconds_flag(parser, "--wait", 0.0, "wait so long for an agent to end")
     add_key_flags(parser)  # `mcagent uninstall` runs it with the arguments of the agent's container
 
 
