@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from mcagent.controller.machinery.reconciler import Ref, View, Wanted
 from mcagent.model.api.multicluster import ClusterSet
 from mcagent.model.api.patches import annotated
-from mcagent.model.objects import Kind
 
 HOLDER_ANNOTATION = "mcagent.io/controller"
 REFUSED_HOLDER_ANNOTATION = "mcagent.io/refused-controller"
@@ -52,5 +51,4 @@ def released(view: View, namespace: str | None, home: str) -> Iterable[Wanted]:
             key for key in (HOLDER_ANNOTATION, REFUSED_HOLDER_ANNOTATION) if cluster_set.annotation(key) == home
         ]
         if own:
-            ref = Ref(kind=Kind.CLUSTER_SET, namespace=cluster_set.namespace, name=cluster_set.name)
-            yield Wanted(ref=ref, body=annotated(ClusterSet, dict.fromkeys(own)), create=False)
+            yield Wanted(ref=Ref.of(cluster_set), body=annotated(ClusterSet, dict.fromkeys(own)), create=False)

@@ -118,7 +118,7 @@ class ExportRanges:
         pods = assign_pods(pods_before, _pod_members(members), self._pod_pool, _occupied(members, ranges))
         annotations = {RANGES_ANNOTATION: as_text(ranges), POD_RANGES_ANNOTATION: as_text(pods)}
         body = annotated(ClusterSet, annotations)
-        ref = Ref(kind=Kind.CLUSTER_SET, namespace=key, name=cluster_set.name)
+        ref = Ref.of(cluster_set)
         return DesiredObjects(
             steps=[Wanted(ref=ref, body=body, create=False)],
             events=[*_events(ref, ranges, pool), *_pod_events(ref, pods)],

@@ -17,7 +17,6 @@ from mcagent.controller.contract.conditions import time_of
 from mcagent.controller.contract.instances import REFUSED_INSTANCE_ANNOTATION
 from mcagent.controller.leader.cluster_set import READY, UNIQUE, is_lost, marks, ready_of
 from mcagent.controller.leader.exports.header import BY_CLUSTER, announce_ref, announces, by_cluster
-from mcagent.controller.leader.exports.status import export_ref
 from mcagent.controller.machinery.reconciler import Access, DesiredObjects, ObjectChange, Ref, View, Wanted
 from mcagent.controller.settings import LeaderSettings
 from mcagent.model.api.base import ApiObject, condition_of
@@ -75,7 +74,7 @@ class Members:
         finalizers, cluster = list(announce.metadata.finalizers), announce.cluster_id
         if announce.is_deleting:
             exports = view.indexed(BY_CLUSTER, by_cluster(area, cluster)) if cluster else ()
-            remaining_exports = [export_ref(export) for export in exports if not export.is_deleting]
+            remaining_exports = [Ref.of(export) for export in exports if not export.is_deleting]
             if exports:
                 return DesiredObjects(steps=remaining_exports)  # their deletion enqueues this key again
             foreign = [f for f in finalizers if not f.startswith(_FINALIZER)]

@@ -47,6 +47,11 @@ class Ref:
     namespace: str = ""
     name: str
 
+    @classmethod
+    def of(cls, obj: ApiObject) -> Ref:
+        """Name an object of this cluster."""
+        return cls(kind=obj.KIND, namespace=obj.namespace, name=obj.name)
+
     def __str__(self) -> str:
         """Return how messages name it: "ResourceExport mcs/east-clusterinfo (leader)"."""
         key = f"{self.namespace}/{self.name}" if self.namespace else self.name

@@ -32,8 +32,7 @@ def released(cluster_set: ClusterSet) -> Wanted:
     """Return the write that removes MEMBER_FINALIZER from a ClusterSet."""
     foreign = [text for text in cluster_set.metadata.finalizers if text != names.MEMBER_FINALIZER]
     body = patch(ClusterSet, metadata=metadata_patch(finalizers=foreign))
-    ref = Ref(kind=Kind.CLUSTER_SET, namespace=cluster_set.namespace, name=cluster_set.name)
-    return Wanted(ref=ref, body=body, create=False)
+    return Wanted(ref=Ref.of(cluster_set), body=body, create=False)
 
 
 def joined_leader(view: View) -> Leader | None:

@@ -16,7 +16,6 @@ from mcagent.model.api.base import Condition
 from mcagent.model.api.multicluster import ResourceExport
 from mcagent.model.api.patches import metadata_patch, patch
 from mcagent.model.errors import InputError
-from mcagent.model.objects import Kind
 
 CONFLICT = "ConvergeFailure"  # the only reason that Antrea's leader uses
 _TYPES = ("Succeeded", "Failure", "Conflict")
@@ -29,11 +28,6 @@ class Conflict:
 
     reason: str
     message: str
-
-
-def export_ref(export: ResourceExport) -> Ref:
-    """Return the reference to an export."""
-    return Ref(kind=Kind.RESOURCE_EXPORT, namespace=export.namespace, name=export.name)
 
 
 def succeeded(export: ResourceExport, now: float, message: str = "", conflict: Conflict | None = None) -> Wanted:
@@ -64,7 +58,7 @@ def _condition(
 
 
 def _status(export: ResourceExport, conditions: list[Condition]) -> Wanted:
-    return Wanted(ref=export_ref(export), conditions=by_type(conditions, _TYPES), create=False)
+    return Wanted(ref=Ref.of(export), conditions=by_type(conditions, _TYPES), create=False)
 
 
 def released(export: ResourceExport) -> list[Wanted]:
@@ -74,4 +68,4 @@ def released(export: ResourceExport) -> list[Wanted]:
     if len(foreign) == len(finalizers):
         return []
     body = patch(ResourceExport, metadata=metadata_patch(finalizers=foreign))
-    return [Wanted(ref=export_ref(export), body=body, create=False)]
+    return [Wanted(ref=Ref.of(export), body=body, create=False)]

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Sequence
 from mcagent.controller.contract.names import IMPORT_PROBLEMS_ANNOTATION
 from mcagent.controller.contract.problems import SHOWN, read_report
 from mcagent.controller.leader.exports.header import BY_TARGET, announces
-from mcagent.controller.leader.exports.status import export_ref
-from mcagent.controller.machinery.reconciler import Index, ObjectChange, Side, View
+from mcagent.controller.machinery.reconciler import Index, ObjectChange, Ref, Side, View
 from mcagent.model.api.base import ApiObject, condition_of
 from mcagent.model.api.multicluster import MemberClusterAnnounce, ResourceExport
 from mcagent.model.parsing.field import printable
@@ -67,7 +66,7 @@ def with_reports(
     differs_in_reports = present.message != message and (
         present.message == note or present.message.startswith(own)
     )
-    wait = SETTLED - view.quiet_for(export_ref(export))
+    wait = SETTLED - view.quiet_for(Ref.of(export))
     if present.is_true and differs_in_reports and wait > 0:
         return present.message, wait
     return message, None

@@ -102,12 +102,11 @@ def _touches(change: ObjectChange, view: View, is_able: Callable[[ApiGateway], b
 
 def _stored(cluster_set: ClusterSet, annotation: str, chosen: UsedRange | UsedPodCidrs) -> DesiredObjects:
     """Return the annotation of the ClusterSet, and an Event unless the range is used."""
-    ref = Ref(kind=Kind.CLUSTER_SET, namespace=cluster_set.namespace, name=cluster_set.name)
     body = annotated(ClusterSet, {annotation: as_text(chosen)})
     events = []
     if chosen.reason not in ("", ASSIGNED, CONFIGURED):
-        events.append(Event(subject=str(ref), reason=chosen.reason, message=chosen.why))
-    return DesiredObjects(steps=[Wanted(ref=ref, body=body, create=False)], events=events)
+        events.append(Event(subject=cluster_set.subject, reason=chosen.reason, message=chosen.why))
+    return DesiredObjects(steps=[Wanted(ref=Ref.of(cluster_set), body=body, create=False)], events=events)
 
 
 def occupant(view: View, settings: MemberSettings, cidr: str, also: Iterable[str] = ()) -> str:

@@ -17,7 +17,6 @@ from mcagent.model.api.base import Condition, condition_of
 from mcagent.model.api.kubernetes import ApiServicePort
 from mcagent.model.api.multicluster import ApiServiceExport, ResourceExport, ResourceImport
 from mcagent.model.api.patches import patch
-from mcagent.model.objects import Kind
 from mcagent.model.parsing.clusters import ADDRESS_CONDITION
 from mcagent.model.parsing.field import printable
 
@@ -50,8 +49,7 @@ def export_status(
         assigned = condition(before, ADDRESS_CONDITION, TRUE, reason="Assigned", message=address, now=now)
         conditions = [*conditions, assigned]
     own = [_stamped(entry, export) for entry in (valid, *conditions)]
-    ref = Ref(kind=Kind.SERVICE_EXPORT, namespace=export.namespace, name=export.name)
-    return Wanted(ref=ref, conditions=by_type(own, _TYPES), create=False)
+    return Wanted(ref=Ref.of(export), conditions=by_type(own, _TYPES), create=False)
 
 
 def withdrawn(export: ApiServiceExport, now: float) -> Wanted | None:
@@ -61,8 +59,7 @@ def withdrawn(export: ApiServiceExport, now: float) -> Wanted | None:
         return None
     why = "this cluster is in no ClusterSet: the Service is not exported"
     ready = _stamped(condition(before, "Ready", FALSE, reason=NO_CLUSTER_SET, message=why, now=now), export)
-    ref = Ref(kind=Kind.SERVICE_EXPORT, namespace=export.namespace, name=export.name)
-    return Wanted(ref=ref, conditions=by_type([ready], ("Conflict", ADDRESS_CONDITION)), create=False)
+    return Wanted(ref=Ref.of(export), conditions=by_type([ready], ("Conflict", ADDRESS_CONDITION)), create=False)
 
 
 def _stamped(entry: Condition, export: ApiServiceExport) -> Condition:
