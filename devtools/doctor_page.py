@@ -7,8 +7,10 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from mcagent.doctor import coverage
-from mcagent.doctor.catalogue import Scope, all_checks, names
+from devtools import doctor_coverage as coverage
+from mcagent.core.causes import CAUSES
+from mcagent.doctor.catalogue import Scope, entries, names
+from mcagent.doctor.check import DoctorCheck, failed, warning
 
 BEGIN = "<!-- checks and causes: made by python -m devtools.doctor_page -->"
 END = "<!-- end of checks and causes -->"
@@ -35,6 +37,18 @@ def tables() -> Iterator[str]:
             yield f"| `{reason}` | {_SIGN[cause.level]} | {_cell(cause.why)} | {_cell(cause.do)} |"
         if causes:
             yield ""
+
+
+def all_checks() -> Iterator[DoctorCheck]:
+    """Yield each check once, in order, with its causes on Nodes, in clusters and in the input."""
+    checks = sorted((entry.check for scope in Scope for entry in entries(scope)), key=lambda check: check.order)
+    for name in dict.fromkeys(check.name for check in checks):
+        same = [check for check in checks if check.name == name]
+        causes = {reason: cause for check in same for reason, cause in check.causes.items()}
+        for reason, problem in CAUSES.items():
+            if problem.check == name:
+                causes[reason] = (warning if problem.warning else failed)(problem.why, problem.do)
+        yield DoctorCheck(name=name, order=same[0].order, summary=same[0].summary, causes=causes)
 
 
 def _coverage() -> Iterator[str]:

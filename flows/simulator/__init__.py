@@ -9,10 +9,8 @@ from flows.simulator.conntrack import (
     MaskedValue,
     Tuple5,
 )
-from flows.simulator.network import Network, PacketWalk
 from flows.simulator.packet import IpFragment, Packet
 from flows.simulator.switch import SimulatedSwitch, SwitchWalk, TableStep
-from flows.simulator.table import contradictions, overlap
 
 __all__ = [
     "ConnectionTable",
@@ -22,13 +20,9 @@ __all__ = [
     "Datapath",
     "IpFragment",
     "MaskedValue",
-    "Network",
     "Packet",
-    "PacketWalk",
     "SimulatedSwitch",
     "SwitchWalk",
     "TableStep",
     "Tuple5",
-    "contradictions",
-    "overlap",
 ]

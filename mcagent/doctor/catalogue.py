@@ -1,8 +1,8 @@
-"""All checks, found in `mcagent.doctor.checks`, in the order of their output; and all causes, by reason."""
+"""All checks, found in `mcagent.doctor.checks`, in the order of their output."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -11,8 +11,7 @@ from pkgutil import iter_modules
 from typing import Any
 
 from mcagent.api.doctor import CheckFinding
-from mcagent.core.causes import CAUSES
-from mcagent.doctor.check import DoctorCheck, failed, in_order, run, warning
+from mcagent.doctor.check import DoctorCheck, in_order, run
 from mcagent.doctor.examined import Subject
 
 
@@ -55,15 +54,3 @@ def examine(scope: Scope, subject: Subject) -> tuple[CheckFinding, ...]:
             subject.read(entry.begin)
     findings = (finding for entry in entries(scope) for finding in run(entry.check, entry.examine, subject))
     return in_order(findings, names(scope))
-
-
-def all_checks() -> Iterator[DoctorCheck]:
-    """Yield each check once, in order, with its causes on Nodes, in clusters and in the input."""
-    checks = sorted((entry.check for scope in Scope for entry in entries(scope)), key=lambda check: check.order)
-    for name in dict.fromkeys(check.name for check in checks):
-        same = [check for check in checks if check.name == name]
-        causes = {reason: cause for check in same for reason, cause in check.causes.items()}
-        for reason, problem in CAUSES.items():
-            if problem.check == name:
-                causes[reason] = (warning if problem.warning else failed)(problem.why, problem.do)
-        yield DoctorCheck(name=name, order=same[0].order, summary=same[0].summary, causes=causes)

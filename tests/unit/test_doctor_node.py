@@ -13,7 +13,8 @@ from typing import Any, get_args, get_type_hints
 import pytest
 from msgspec import structs
 
-from devtools.doctor_page import tables
+from devtools import doctor_coverage as coverage
+from devtools.doctor_page import all_checks, tables
 from mcagent.api.codec import from_json, to_json
 from mcagent.api.doctor import CheckFinding, FindingLevel, NodeReport
 from mcagent.api.status import (
@@ -32,8 +33,7 @@ from mcagent.api.status import (
 )
 from mcagent.core.causes import CAUSES as PROBLEM_CAUSES
 from mcagent.dataplane.nft.observe import ForeignChain
-from mcagent.doctor import coverage
-from mcagent.doctor.catalogue import Scope, all_checks, entries, examine, names
+from mcagent.doctor.catalogue import Scope, entries, examine, names
 from mcagent.doctor.check import received, run, worst
 from mcagent.doctor.checks import node as node_checks
 from mcagent.doctor.checks.node import openvswitch, plan

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from devtools.doctor_page import all_checks
 from mcagent.api.doctor import FindingLevel
 from mcagent.api.status import HealthProblem, Status
 from mcagent.cli.inspect import status as status_command
@@ -30,7 +31,6 @@ from mcagent.core.health import (
     read_finding,
 )
 from mcagent.core.tunnel_probes import ProbeState
-from mcagent.doctor.catalogue import all_checks
 from mcagent.doctor.checks.cluster import cluster_ids
 from mcagent.doctor.checks.cluster import health as health_check
 from mcagent.doctor.checks.cluster import leader as leader_check

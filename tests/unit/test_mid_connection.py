@@ -13,11 +13,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from flows.fields import IP_TCP, PORT_CONTROLLER
-from flows.simulator import Datapath, Network
+from flows.simulator import Datapath
 from flows.simulator.packet import SYN
 from mcagent.dataplane.conntrack import TrackedConnection, restoration
 from tests.properties import costly
 from tests.worlds.conversations import Call, Exchange, calls, exchange, one
+from tests.worlds.switch_network import Network
 from tests.worlds.topologies import ZONES, Service, World, worlds
 
 SEEDS = st.integers(0, 2**32)

@@ -9,9 +9,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from flows.fields import IP_TCP, PORT_CONTROLLER
-from flows.simulator import Network
 from tests.properties import costly
 from tests.worlds.conversations import calls, exchange, to_service
+from tests.worlds.switch_network import Network
 from tests.worlds.topologies import World, worlds
 
 SEEDS = st.integers(0, 2**32)

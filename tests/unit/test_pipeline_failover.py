@@ -12,13 +12,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from flows.fields import IP_ICMP, IP_TCP, IP_UDP, PORT_CONTROLLER
-from flows.simulator import Datapath, Network
+from flows.simulator import Datapath
 from flows.simulator.packet import ACK, RST, SYN, Packet
 from mcagent.dataplane.conntrack import TrackedConnection, client_probes
 from mcagent.model.net import host_network
 from mcagent.model.node_state import AcceptedCluster, ExportedPort, NodeState
 from tests.properties import costly
 from tests.worlds.conversations import Call, Exchange, calls, exchange, none, one, to_service
+from tests.worlds.switch_network import Network
 from tests.worlds.topologies import PLAIN, ZONES, World, from_kernel, mapped, worlds
 
 SEEDS = st.integers(0, 2**32)

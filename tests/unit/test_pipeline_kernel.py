@@ -14,13 +14,14 @@ from flows import actions as act
 from flows.fields import IP_ICMP, IP_UDP
 from flows.pipeline import tables as t
 from flows.pipeline.registers import IDENTITY_UNKNOWN, MAPPED_ADDRESSES, TOS_REPAIRED
-from flows.simulator import Datapath, Packet, PacketWalk, SimulatedSwitch
+from flows.simulator import Datapath, Packet, SimulatedSwitch
 from flows.simulator.packet import ACK, SYN, UNREACHABLE
 from mcagent.core.addresses.underlay import mapped_addresses
 from mcagent.core.fragments import kernel
 from tests.properties import costly
 from tests.worlds import small_topology
 from tests.worlds.conversations import Call, calls, exchange
+from tests.worlds.switch_network import PacketWalk
 from tests.worlds.topologies import HOST_MAC, PLAIN, REPLY, TRANSLATED, World, worlds
 
 SEEDS = st.integers(0, 2**32)

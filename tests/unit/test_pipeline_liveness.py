@@ -10,9 +10,9 @@ from random import Random
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from flows.simulator import Network
 from tests.properties import costly
 from tests.worlds.conversations import Call, Exchange, calls, exchange, one
+from tests.worlds.switch_network import Network
 from tests.worlds.topologies import World, from_kernel, worlds
 
 SEEDS = st.integers(0, 2**32)

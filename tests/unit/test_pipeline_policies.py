@@ -14,10 +14,11 @@ from flows.fields import IP_ICMP, IP_TCP, IP_UDP
 from flows.pipeline import PolicyDirection, PolicyPeers, PolicyPort, PolicyRule, PolicyStage, PolicyVerdict, rules
 from flows.pipeline.registers import IDENTITY_UNKNOWN, MAC_REJECT_IN, MAC_REJECT_OUT
 from flows.pipeline.steps.policy import ranges
-from flows.simulator import IpFragment, Packet, SimulatedSwitch, contradictions
+from flows.simulator import IpFragment, Packet, SimulatedSwitch
 from flows.simulator.packet import ACK, RST, UNREACHABLE
 from flows.text import mac_text
 from tests.properties import costly
+from tests.worlds.contradictions import contradictions
 from tests.worlds.conversations import Call, calls, exchange, none, one
 from tests.worlds.policies import policies, request, verdict_of
 from tests.worlds.policy_switch import EXITS, flows_of

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from flows import pipeline
 from flows.fields import IP_ICMP
 from flows.pipeline.prefixes import address_in_bridge, address_in_kernel, network_in_bridge
-from flows.simulator import Datapath, Packet, contradictions
+from flows.simulator import Datapath, Packet
 from flows.simulator.packet import UNREACHABLE, IpFragment
 from mcagent.model.net import PodPrefix
 from tests.properties import costly
+from tests.worlds.contradictions import contradictions
 from tests.worlds.conversations import Call, calls, exchange, none, one
 from tests.worlds.topologies import World, from_kernel, worlds
 

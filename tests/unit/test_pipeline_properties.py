@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 
 from flows import actions as act
 from flows.fields import IP_ICMP
-from flows.simulator import Datapath, Packet, PacketWalk, contradictions
+from flows.simulator import Datapath, Packet
 from flows.simulator.packet import UNREACHABLE
 from tests.properties import costly
+from tests.worlds.contradictions import contradictions
 from tests.worlds.conversations import Call, calls, exchange, none, one, to_service
+from tests.worlds.switch_network import PacketWalk
 from tests.worlds.topologies import World, from_kernel, worlds
 
 SEEDS = st.integers(0, 2**32)

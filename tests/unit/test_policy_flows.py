@@ -21,8 +21,9 @@ from flows.pipeline import (
 )
 from flows.pipeline import declaration as d
 from flows.pipeline import tables as t
-from flows.simulator import IpFragment, SimulatedSwitch, contradictions
+from flows.simulator import IpFragment, SimulatedSwitch
 from mcagent.model.net import PodPrefix
+from tests.worlds.contradictions import contradictions
 from tests.worlds.policies import PODS, policies, request, verdict_of
 from tests.worlds.policy_switch import EXITS, flows_of
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from flows.pipeline import PolicyVerdict
 from flows.pipeline.registers import HOST_OFPORT
-from flows.simulator import Packet, SimulatedSwitch, contradictions
+from flows.simulator import Packet, SimulatedSwitch
 from flows.simulator.packet import SYN
 from flows.text import mac_text
 from mcagent.api.trace import TraceOutcome
@@ -33,6 +33,7 @@ from mcagent.trace.simulator import simulate
 from mcagent.trace.whatif.assumptions import facts_unseen
 from tests.properties import costly
 from tests.worlds import policy_oracle
+from tests.worlds.contradictions import contradictions
 from tests.worlds.core_inputs import cluster, gateway, node, snapshot
 from tests.worlds.policies import Policies
 from tests.worlds.policy_manifests import NODE, PODS, SENDERS, SPACES, Manifest, manifest, request, world

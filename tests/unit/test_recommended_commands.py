@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from devtools.doctor_page import all_checks
 from mcagent.cli.main import COMMANDS, command_of, parser_of
 from mcagent.core.causes import CAUSES
-from mcagent.doctor.catalogue import all_checks
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs/tutorials").glob("*.md")])

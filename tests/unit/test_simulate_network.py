@@ -9,7 +9,7 @@ from flows import actions as act
 from flows.actions import Nat
 from flows.flow import Flow, Match
 from flows.simulator import Datapath, Packet, SimulatedSwitch
-from flows.simulator.network import Network
+from tests.worlds.switch_network import Network
 
 ZONE = 7
 SYN = Packet(in_port=1, src=ip_address("10.1.0.5"), dst=ip_address("10.2.0.9"), src_port=4000, dst_port=80)

@@ -33,8 +33,9 @@ from flows.fields import (
 )
 from flows.flow import Bucket, Flow, Group, GroupType, Match
 from flows.pipeline.groups import CONNECTION, SOME_BITS, bucket_ids, select_group
-from flows.simulator import Packet, SimulatedSwitch, contradictions
+from flows.simulator import Packet, SimulatedSwitch
 from flows.simulator.hashing import basis_of, hash_add, hash_bytes, hash_finish
+from tests.worlds.contradictions import contradictions
 
 PACKET = Packet(in_port=3, src=ip_address("10.1.0.5"), dst=ip_address("10.2.0.9"), src_port=4000, dst_port=80)
 LOW = Bits("low", REGISTERS[3], 0, 15)

@@ -11,8 +11,9 @@ from random import Random
 from hypothesis import assume
 
 from flows.fields import IP_ICMP, IP_TCP, IP_UDP
-from flows.simulator import Network, Packet, PacketWalk
+from flows.simulator import Packet
 from flows.simulator.packet import ACK, ECHO_REQUEST, SYN
+from tests.worlds.switch_network import Network, PacketWalk
 from tests.worlds.topologies import HOST_MAC, Pod, Service, World, from_kernel, mapped
 
 

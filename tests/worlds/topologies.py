@@ -19,13 +19,14 @@ from flows.fields import IP_ICMP, IP_TCP, IP_UDP
 from flows.flow import Flow, Group
 from flows.pipeline.prefixes import address_in_bridge, address_in_kernel
 from flows.pipeline.registers import IDENTITY_UNKNOWN, TOS_REPAIRED
-from flows.simulator import Network, Packet, SimulatedSwitch
+from flows.simulator import Packet, SimulatedSwitch
 from flows.simulator.packet import ACK, ECHO_REQUEST, SYN
 from mcagent.core.addresses.underlay import mapped_addresses
 from mcagent.core.fragments.build import snat_ports
 from mcagent.model.dataplane.facts import DatapathType
 from mcagent.model.dataplane.resources import DEFAULT_PORTS, TunnelType
 from mcagent.model.net import PodPrefix
+from tests.worlds.switch_network import Network
 
 GENEVE = DEFAULT_PORTS[TunnelType.GENEVE]
 ZONES = SimpleNamespace(arrival=100, service=101, snat=102, restored=103)

@@ -17,7 +17,7 @@ from flows.actions import Ct, Meter
 from flows.fields import IP_ICMP, IP_TCP, IP_UDP
 from flows.pipeline import tables as t
 from flows.pipeline.registers import TOS_REPAIRED
-from flows.simulator import IpFragment, Network, Packet, SwitchWalk
+from flows.simulator import IpFragment, Packet, SwitchWalk
 from flows.simulator.packet import ACK, ECHO_REQUEST, SYN
 from mcagent.model.dataplane.facts import DatapathType
 from mcagent.model.dataplane.resources import FlowEntry
@@ -25,6 +25,7 @@ from tests.attacks.generated import nodes, packets, places
 from tests.attacks.generated.packets import PLAIN, described
 from tests.attacks.generated.places import CLUSTERS, PLACES, POD_PORT, SERVICE_PORT, Place
 from tests.attacks.generated.search import AttackClass
+from tests.worlds.switch_network import Network
 
 DATAPATHS = st.sampled_from(DatapathType)
 HOST_MAC = "0a:6d:63:00:00:01"

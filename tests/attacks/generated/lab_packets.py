@@ -24,12 +24,13 @@ from devtools.traffic.capture import Capture
 from devtools.waiting import wait_until
 from flows.fields import IP_ICMP, IP_SCTP, IP_TCP
 from flows.parse import parse_flow, parse_group
-from flows.simulator import Datapath, Network, Packet, SimulatedSwitch
+from flows.simulator import Datapath, Packet, SimulatedSwitch
 from tests.attacks import packets as wire
 from tests.attacks import tunnel_packets
 from tests.attacks.generated import packets
 from tests.attacks.generated.packets import PLAIN, described
 from tests.attacks.generated.search import AttackClass
+from tests.worlds.switch_network import Network
 
 ETH_P_ALL = 3  # linux/if_ether.h
 BRIDGE, HOST_PORT = "br-mc", "mc-gw0"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from ipaddress import IPv4Address, IPv4Network
 
-from flows.simulator import Datapath, Network, Packet, SimulatedSwitch
+from flows.simulator import Datapath, Packet, SimulatedSwitch
 from flows.simulator.view import mac_number
 from mcagent.core.fragments.kernel import HOST_ADDRESS
 from mcagent.model.config import Config, TrafficEncryption
@@ -42,6 +42,7 @@ from tests.attacks.generated.places import (
     service_address,
 )
 from tests.worlds import core_inputs as inputs
+from tests.worlds.switch_network import Network
 
 Weakening = Callable[[Resource], Resource | None]
 _weakenings: list[Weakening] = []
