@@ -109,8 +109,5 @@ class Source(Protocol):
     def state(self) -> Mapping[Kind, InformerState]:
         """Return how reading goes, by kind."""
 
-    def has_synced(self) -> bool:
-        """Tell whether every kind that is read has been listed completely once."""
-
     def problems(self) -> tuple[Problem, ...]:
         """Return what the source itself cannot use (a file that does not parse)."""

@@ -47,7 +47,7 @@ from tests.worlds import agentworld
 from tests.worlds.apiservers import Cluster, refusal
 from tests.worlds.controllers import Controller, controller
 from tests.worlds.leader_world import SET, announce, cluster_set, endpoints, service
-from tests.worlds.mirrors import put
+from tests.worlds.mirrors import has_synced, put
 
 by_member = partial(attack, Group.OBJECTS, Attacker.MEMBER)
 by_user = partial(attack, Group.OBJECTS, Attacker.USER)
@@ -240,7 +240,7 @@ def test_a_nested_service_export_does_not_blind_an_agent() -> None:
         try:
             with answered(listener, listed(Kind.SERVICE_EXPORT, *items)) as connection:
                 connection.sendall(b"0\r\n\r\n")
-            wait_until(source.has_synced, "the list", timeout=10)
+            wait_until(lambda: has_synced(source), "the list", timeout=10)
             events = "".join(
                 text.replace("NAME", name) for text, name in zip(added, ("four", "five"), strict=True)
             )

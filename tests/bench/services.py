@@ -63,6 +63,7 @@ from tests.worlds.control_view import MemoryView
 from tests.worlds.controllers import Api, Controller, Json, api_server, controller, memory, processor
 from tests.worlds.leader_world import announce, cluster_info, endpoints, service
 from tests.worlds.memory_objects import Clock, MemoryObjects, timestamp, typed
+from tests.worlds.mirrors import has_synced
 
 MOST = 255  # clusters, each with a network 10.N.0.0/16
 OWN_SERVICES, OWN_PODS = "172.16.0.0/16", "172.17.0.0/16"  # of the importing cluster
@@ -281,7 +282,7 @@ def be_agent(kubeconfig: str) -> Json:
     source = ApiServerSource(client, store)
     empty = memory(os.getpid())
     source.start(sorted(NEEDS))
-    wait_until(source.has_synced, "the objects to be listed", timeout=300)
+    wait_until(lambda: has_synced(source), "the objects to be listed", timeout=300)
     listed = store.take()
     result = {
         "slices": len(listed.endpoint_slices),

@@ -34,7 +34,7 @@ from mcagent.model.parsing.decode import read_object
 from mcagent.model.parsing.kubernetes import SOURCE_CLUSTER_LABEL
 from tests.waiting import allowed, until
 from tests.worlds.antrea_crds import ANTREA, definition
-from tests.worlds.mirrors import FAST, Mirror, api, client, mirror, put, requests, start
+from tests.worlds.mirrors import FAST, Mirror, api, client, has_synced, mirror, put, requests, start
 
 __all__ = ["api", "client", "mirror", "start"]  # fixtures
 
@@ -383,7 +383,7 @@ def test_kinds_come_and_go_with_the_role(api: ApiServer, client: Client, mirror:
     mirror.wait_names(Kind.GATEWAY, "g")
     source.set_kinds([Kind.GATEWAY, Kind.POD], {Kind.POD: "spec.nodeName!=n1"})
     mirror.wait_names(Kind.POD, "p2")
-    until(source.has_synced)
+    until(lambda: has_synced(source))
     source.set_kinds([Kind.GATEWAY, Kind.POD], {Kind.POD: "spec.nodeName=n1"})
     mirror.wait_names(Kind.POD, "p1")
     source.set_kinds([Kind.GATEWAY, Kind.POD], {}, {Kind.POD: "app"})

@@ -15,6 +15,7 @@ from mcagent.kube.sources.informer import Timing
 from mcagent.model.api.base import ApiObject
 from mcagent.model.informer_state import InformerState
 from mcagent.model.objects import Kind
+from tests.worlds.mirrors import has_synced
 
 CLIENT = cast(Client, object())
 
@@ -117,12 +118,12 @@ def test_only_kinds_whose_selection_changes_are_read_anew(log: Log) -> None:
 def test_it_is_synced_when_every_kind_is(log: Log) -> None:
     """Without a kind it is not."""
     source = ApiServerSource(CLIENT, log)
-    assert not source.has_synced()
+    assert not has_synced(source)
     source.start([Kind.NODE, Kind.POD])
     log.synced = {Kind.POD}
-    assert not source.has_synced()
+    assert not has_synced(source)
     log.synced = {Kind.POD, Kind.NODE}
-    assert source.has_synced()
+    assert has_synced(source)
 
 
 def test_a_stop_ends_all_informers_before_it_waits_for_one(log: Log) -> None:

@@ -17,6 +17,7 @@ from mcagent.kube.sources.manifests import read_manifests
 from mcagent.model.api.base import ApiObject, as_json
 from mcagent.model.errors import SourceError
 from mcagent.model.objects import Kind
+from tests.worlds.mirrors import has_synced
 
 API = "multicluster.crd.antrea.io/v1alpha1"
 
@@ -123,7 +124,7 @@ def test_all_manifests_are_read(case: Case) -> None:
     case.source.start([Kind.GATEWAY, Kind.NODE])
     case.mirror.wait_keys(Kind.GATEWAY, "kube-system/n1", "kube-system/n2")
     case.mirror.wait_keys(Kind.NODE, "n3", "n4")
-    assert case.source.has_synced()
+    assert has_synced(case.source)
     assert case.source.problems() == ()
     assert case.source.state()[Kind.NODE].connected
 

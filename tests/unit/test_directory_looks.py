@@ -16,6 +16,7 @@ from mcagent.kube.sources.directory import DirectorySource
 from mcagent.model.api.base import ApiObject
 from mcagent.model.informer_state import InformerState
 from mcagent.model.objects import Kind
+from tests.worlds.mirrors import has_synced
 
 
 class Directory:
@@ -71,7 +72,7 @@ def directory(tmp_path: Path) -> Directory:
 def test_before_the_first_look(directory: Directory) -> None:
     """Nothing is known, and nothing is wrong."""
     assert directory.state == InformerState(kind=Kind.NODE)
-    assert not directory.source.has_synced()
+    assert not has_synced(directory.source)
 
 
 def test_looks_by_default(directory: Directory) -> None:
@@ -84,7 +85,7 @@ def test_a_file_is_read_when_it_has_stopped_changing(directory: Directory) -> No
     directory.write("a.yaml", "a")
     directory.write("b.yaml", "b", age=-60.0)
     assert directory.look() == []
-    assert not directory.source.has_synced()
+    assert not has_synced(directory.source)
     directory.write("b.yaml", "b", "bb", age=-70.0)
     assert directory.look() == []
     assert directory.look() == ["Node: a b bb"]
@@ -169,7 +170,7 @@ def test_a_directory_that_is_not_there_yet(tmp_path: Path) -> None:
     """Nothing is delivered: no directory is not an empty one."""
     directory = Directory(tmp_path / "later")
     assert directory.look() == []
-    assert not directory.source.has_synced()
+    assert not has_synced(directory.source)
     directory.path.mkdir()
     assert directory.look() == ["Node:"]
 

@@ -19,6 +19,7 @@ from mcagent.model.errors import SourceError
 from mcagent.model.objects import Kind
 from mcagent.model.problem import Problem, Severity
 from tests.waiting import until
+from tests.worlds.mirrors import has_synced
 
 GATEWAY_API = "multicluster.crd.antrea.io/v1alpha1"
 
@@ -225,7 +226,7 @@ def start(tmp_path: Path, deliveries: Deliveries) -> Iterator[Start]:
         source = DirectorySource(tmp_path, deliveries, namespace=namespace, interval=0.01)
         sources.append(source)
         source.start(kinds)
-        until(source.has_synced)
+        until(lambda: has_synced(source))
         return source
 
     yield begin
@@ -257,7 +258,7 @@ def test_states_of_a_source(tmp_path: Path, deliveries: Deliveries, start: Start
     assert deliveries.texts[5:] == ["Node: forgotten"]
     assert list(source.state()) == [Kind.GATEWAY]
     source.set_kinds([])
-    assert not source.has_synced()
+    assert not has_synced(source)
     source.set_kinds([Kind.NODE])
     assert deliveries.texts[7:] == ["Node: n1 n2"]
     source.stop()

@@ -11,7 +11,7 @@ import pytest
 
 from devtools.apiserver import ApiServer
 from mcagent.kube.client import Client
-from mcagent.kube.source import EventType, WatchEvent, object_key
+from mcagent.kube.source import EventType, Source, WatchEvent, object_key
 from mcagent.kube.sources.informer import Informer, Timing
 from mcagent.model.api.base import ApiObject
 from mcagent.model.backoff import Backoff
@@ -131,3 +131,9 @@ def put(api: ApiServer, kind: Kind, name: str, namespace: str = "kube-system", *
 def requests(api: ApiServer, verb: str) -> int:
     """Return how many requests of a verb the server has seen."""
     return sum(1 for _, verb_seen, _ in list(api.requests) if verb_seen == verb)
+
+
+def has_synced(source: Source) -> bool:
+    """Tell whether every kind that a source reads has been listed completely once."""
+    states = source.state().values()
+    return bool(states) and all(state.synced for state in states)

@@ -91,11 +91,6 @@ class ApiServerSource:
         with self._lock:
             return {kind: informer.state() for kind, (_, informer) in self._informers.items()}
 
-    def has_synced(self) -> bool:
-        """Tell whether every kind that is read has been listed completely once."""
-        states = self.state()
-        return bool(states) and all(state.synced for state in states.values())
-
     def problems(self) -> tuple[Problem, ...]:
         """Return nothing: the readers of objects report bad ones."""
         return ()

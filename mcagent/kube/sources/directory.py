@@ -122,11 +122,6 @@ class DirectorySource:
                 for kind in self._kinds
             }
 
-    def has_synced(self) -> bool:
-        """Tell whether the directory has been read completely once."""
-        with self._lock:
-            return bool(self._kinds) and all(kind in self._delivered for kind in self._kinds)
-
     def problems(self) -> tuple[Problem, ...]:
         """Return what is wrong with files, sorted."""
         with self._lock:
