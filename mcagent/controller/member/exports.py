@@ -16,7 +16,7 @@ from mcagent.controller.contract import names
 from mcagent.controller.contract.antrea_before_2_7 import with_finalizer
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.machinery.reconciler import Index, Leader, Ref, Side, View, Wanted
-from mcagent.controller.member.membership import import_ref
+from mcagent.controller.member.membership import own_cluster_info
 from mcagent.controller.settings import MemberSettings
 from mcagent.core.shares import max_min_shares
 from mcagent.model import objects
@@ -25,7 +25,6 @@ from mcagent.model.api.multicluster import (
     ApiGateway,
     ResourceExport,
     ResourceExportSpec,
-    ResourceImport,
     WireGuard,
 )
 from mcagent.model.api.patches import metadata_patch, patch
@@ -162,7 +161,7 @@ class Quota:
 
 def max_exports(view: View, leader: Leader) -> int | None:
     """Return the number of exports of a kind that the leader accepts; None: unknown (Antrea's leader)."""
-    copy = view.get(import_ref(leader, names.cluster_info(leader.cluster_id)), ResourceImport)
+    copy = own_cluster_info(view, leader)
     text = (copy.annotation(names.MAX_EXPORTS_ANNOTATION) if copy is not None else None) or ""
     return int(text) if names.is_export_limit(text) else None
 

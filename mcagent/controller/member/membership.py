@@ -72,6 +72,11 @@ def import_ref(leader: Leader, name: str) -> Ref:
     return Ref(side=Side.LEADER, kind=Kind.RESOURCE_IMPORT, namespace=leader.namespace, name=name)
 
 
+def own_cluster_info(view: View, leader: Leader) -> ResourceImport | None:
+    """Return the leader's copy of this cluster's own ClusterInfo, which has the answers of the leader."""
+    return view.get(import_ref(leader, names.cluster_info(leader.cluster_id)), ResourceImport)
+
+
 def managed_labels() -> dict[str, str]:
     """Return the label of objects that this controller creates, in a new dict."""
     return {names.MANAGED_BY_LABEL: names.MANAGED_BY}

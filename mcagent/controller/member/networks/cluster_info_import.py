@@ -40,6 +40,7 @@ from mcagent.controller.member.membership import (
     is_managed,
     joined_leader,
     managed_labels,
+    own_cluster_info,
 )
 from mcagent.controller.member.networks.cidr_claims import (
     NODES_BY_PREFIX,
@@ -190,9 +191,8 @@ class ClusterInfoImports:
 
     def _refused_pods(self, source: ResourceImport, leader: Leader, view: View) -> list[str]:
         """Return this cluster's Pod CIDRs that the leader or the imported cluster does not use."""
-        own_import = view.get(import_ref(leader, names.cluster_info(leader.cluster_id)), ResourceImport)
         pod_cidrs = published_pod_cidrs(view, self._settings)
-        return refused_pod_cidrs(own_import, source, leader.cluster_id, pod_cidrs)
+        return refused_pod_cidrs(own_cluster_info(view, leader), source, leader.cluster_id, pod_cidrs)
 
     def _problems(
         self, source: ResourceImport, info: ClusterInfo, times: Mapping[str, str], leader: Leader, view: View

@@ -14,11 +14,11 @@ from mcagent.controller.contract.export_ranges import (
     read_used,
 )
 from mcagent.controller.machinery.reconciler import Leader, View
+from mcagent.controller.member.membership import own_cluster_info
 from mcagent.controller.member.networks.ranges import (
     RangeReconciler,
     occupant,
     old_agents,
-    own_cluster_info,
     without_answer,
 )
 from mcagent.controller.member.published import AGENTS_TOO_OLD, ASSIGNED, CONFIGURED, EXHAUSTED, IN_USE, WITHDRAWN

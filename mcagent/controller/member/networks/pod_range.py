@@ -13,11 +13,11 @@ from mcagent.controller.contract.pod_ranges import (
     read_used_pods,
 )
 from mcagent.controller.machinery.reconciler import Leader, View
+from mcagent.controller.member.membership import own_cluster_info
 from mcagent.controller.member.networks.ranges import (
     RangeReconciler,
     occupant,
     old_agents,
-    own_cluster_info,
     without_answer,
 )
 from mcagent.controller.member.published import (

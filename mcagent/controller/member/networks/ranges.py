@@ -18,7 +18,7 @@ from mcagent.controller.contract.export_ranges import ALWAYS, UsedRange, as_text
 from mcagent.controller.contract.pod_ranges import UsedPodCidrs
 from mcagent.controller.contract.ranges import address_of, networks_of, range_of
 from mcagent.controller.machinery.reconciler import Access, DesiredObjects, Leader, ObjectChange, Ref, View, Wanted
-from mcagent.controller.member.membership import cluster_set_of, concerns_membership, import_ref, joined_leader
+from mcagent.controller.member.membership import cluster_set_of, concerns_membership, joined_leader
 from mcagent.controller.member.published import ASSIGNED, CONFIGURED, NO_POOL
 from mcagent.controller.settings import MemberSettings
 from mcagent.model.api.kubernetes import ApiNode
@@ -69,11 +69,6 @@ class RangeReconciler(ABC, Generic[Used]):
     @abstractmethod
     def is_able(gateway: ApiGateway) -> bool:
         """Tell whether the agent of a gateway is able to serve a range."""
-
-
-def own_cluster_info(view: View, leader: Leader) -> ResourceImport | None:
-    """Return the ResourceImport of this cluster's own ClusterInfo, which has the answers of the leader."""
-    return view.get(import_ref(leader, names.cluster_info(leader.cluster_id)), ResourceImport)
 
 
 def without_answer(own_import: ResourceImport, present: Used, mode: str, remedy: str) -> Used | None:
