@@ -57,7 +57,6 @@ class Forecast:
     exports: Mapping[str, frozenset[tuple[Address, int]]] = field(default_factory=dict)  # endpoints that answer
     imports: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # ready endpoints by cluster
     silent: frozenset[str] = frozenset()
-    handing_over: frozenset[str] = frozenset()
     refused: frozenset[str] = frozenset()  # gateways that do not drain, as no other would take over
 
 
@@ -103,7 +102,6 @@ def forecast(world: World, config: Config) -> Forecast:
         exports=_exports(serving.desired.state.services if serving else {}, world.silent),
         imports=_imports(world.snapshot),
         silent=world.silent,
-        handing_over=handing_over,
         refused=refused,
     )
 
