@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import metadata
 
 
+@cache
 def version() -> str:
     """Return the version; "0+unknown" when run from a tree that is not installed."""
     try:

@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -38,10 +38,13 @@ from devtools.lab.running import environment
 from devtools.nodes import netns
 from devtools.nodes.ovs import OvsInstance
 from devtools.waiting import wait_until
+from mcagent.model.kinds import KINDS, object_path
+from mcagent.model.objects import Kind
 
 NODE = "gw1"
 API = "127.0.0.1"
 IDLE = 30.0  # seconds
+PER_SERVICE = 100  # endpoints
 READY = "the dataplane is as it should be"
 _CRD = "multicluster.crd.antrea.io/v1alpha1"
 Json = dict[str, Any]
@@ -63,21 +66,72 @@ def cluster(number: int, version: int = 0) -> Json:
     }
 
 
-def local_objects() -> list[Json]:
-    """Return this cluster: a gateway and a worker."""
-    objects: list[Json] = [
+def node_name(number: int) -> str:
+    """Return the name of a Node of this cluster; number 0 is the gateway."""
+    return f"worker{number}" if number else NODE
+
+
+def node_address(number: int) -> str:
+    """Return the InternalIP of a Node of this cluster."""
+    return f"172.18.{number // 250}.{number % 250 + 1}"
+
+
+def local_objects(workers: int, endpoints: int) -> list[Json]:
+    """Return this cluster: a gateway, workers, and exported Services with 100 endpoints each."""
+    nodes: list[Json] = [
         {
             "apiVersion": "v1",
             "kind": "Node",
-            "metadata": {"name": name},
-            "spec": {"podCIDRs": [f"10.10.{number}.0/24"]},
-            "status": {"addresses": [{"type": "InternalIP", "address": f"172.18.0.{number}"}]},
+            "metadata": {"name": node_name(number)},
+            "spec": {"podCIDRs": [f"10.{10 + number // 250}.{number % 250 + 1}.0/24"]},
+            "status": {"addresses": [{"type": "InternalIP", "address": node_address(number)}]},
         }
-        for number, name in ((1, NODE), (2, "worker1"))
+        for number in range(workers + 1)
     ]
     gateway = {"gatewayIP": "172.18.0.1", "internalIP": "172.18.0.1", "serviceCIDR": "10.96.0.0/16"}
     metadata = {"name": NODE, "namespace": "kube-system"}
-    return [*objects, {"apiVersion": _CRD, "kind": "Gateway", "metadata": metadata, **gateway}]
+    objects = [*nodes, {"apiVersion": _CRD, "kind": "Gateway", "metadata": metadata, **gateway}]
+    if endpoints:
+        objects.append({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})
+    for first in range(0, endpoints, PER_SERVICE):
+        objects += exported_service(first // PER_SERVICE, range(first, first + PER_SERVICE), len(nodes))
+    return objects
+
+
+def exported_service(number: int, endpoints: Iterable[int], nodes: int) -> list[Json]:
+    """Return a Service with its EndpointSlice and ServiceExport; endpoints are numbered in the whole cluster."""
+    name = f"s{number}"
+    metadata = {"name": name, "namespace": "shop"}
+    places = [(endpoint % nodes, endpoint // nodes + 1) for endpoint in endpoints]
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": metadata,
+            "spec": {
+                "clusterIP": (address := f"10.96.{number // 250}.{number % 250 + 1}"),
+                "clusterIPs": [address],
+                "ports": [{"name": "http", "port": 80, "protocol": "TCP", "targetPort": 8080}],
+            },
+        },
+        {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {**metadata, "labels": {"kubernetes.io/service-name": name}},
+            "addressType": "IPv4",
+            "endpoints": [
+                {
+                    "addresses": [f"10.{10 + node // 250}.{node % 250 + 1}.{host}"],
+                    "conditions": {"ready": True, "serving": True},
+                    "nodeName": node_name(node),
+                    "targetRef": {"kind": "Pod", "namespace": "shop", "name": f"{name}-{node}-{host}"},
+                }
+                for node, host in places
+            ],
+            "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
+        },
+        {"apiVersion": KINDS[Kind.SERVICE_EXPORT].api_version, "kind": "ServiceExport", "metadata": metadata},
+    ]
 
 
 class World:
@@ -102,7 +156,7 @@ class World:
             "nodeName": NODE,
             "clusterID": "west",
             "enablePodToPodConnectivity": True,
-            "podCIDRs": ["10.10.0.0/16"],
+            "podCIDRs": ["10.10.0.0/15"],
             "allowedRemoteCIDRs": ["100.64.0.0/10", "20.0.0.0/8", "30.0.0.0/8"],
             "resolvConf": "",  # this machine's resolvers are none of the benchmark's
             "datapath": "netdev",
@@ -116,7 +170,7 @@ class World:
     def put(self, obj: Json) -> None:
         """Create an object, or give it another spec."""
         kind, name = obj["kind"], obj["metadata"]["name"]
-        base = "/api/v1/nodes" if kind == "Node" else f"/apis/{_CRD}/namespaces/kube-system/{kind.lower()}s"
+        base = object_path(Kind(kind), obj["metadata"].get("namespace", ""))
         status, answer = self.api.request("POST", base, obj)
         if status == 409:
             body = {"spec": obj["spec"]}
@@ -274,12 +328,12 @@ def quantile(values: list[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
-def measure(clusters: int, count: int, pause: float) -> Json:
+def measure(clusters: int, workers: int, endpoints: int, count: int, pause: float) -> Json:
     """Return all numbers."""
     directory = Path(tempfile.mkdtemp(prefix="mcb"))
     world = World(f"mcbench-agent-{os.getpid()}", directory)
     try:
-        for obj in (*local_objects(), *(cluster(number) for number in range(clusters))):
+        for obj in (*local_objects(workers, endpoints), *(cluster(number) for number in range(clusters))):
             world.put(obj)
         cold = Agent(world)
         found: Json = {
@@ -325,11 +379,13 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clusters", type=int, default=1000)
+    parser.add_argument("--workers", type=int, default=1, help="of the agent's own cluster [%(default)s]")
+    parser.add_argument("--endpoints", type=int, default=0, help="that its Services export [%(default)s]")
     parser.add_argument("--changes", type=int, default=200)
     parser.add_argument("--pause", type=float, default=0.05, help="least seconds between two changes")
     parser.add_argument("--json", action="store_true", help="print the numbers for a program")
     args = parser.parse_args()
-    report = measure(args.clusters, args.changes, args.pause)
+    report = measure(args.clusters, args.workers, args.endpoints, args.changes, args.pause)
     if args.json:
         print(json.dumps(report, indent=1))
         return

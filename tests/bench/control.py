@@ -5,7 +5,8 @@ Prints tables and, with --json, the numbers; it judges nothing.
 
 - export: from the ServiceExport to the EndpointSlice of the imported Service in another cluster, one at a time
 - change: the same for one endpoint that comes, and how many objects each controller writes for that
-- settle: a leader starts before all that so many clusters export; members are objects, not processes
+- settle: a leader starts before all that so many clusters export; members are objects, not processes. Its
+  writes per second are compared with those of the exports, which eight connections write just before it starts
 - restart: the same for a leader that finds everything as it should be; idle: with every member's heartbeats
 - join: so many members announce themselves at once
 """
@@ -263,7 +264,9 @@ def settle(kind: str, directory: Path, clusters: int, services: int, beats: int)
                     "resident_mib": leader.memory(),
                     "peak_resident_mib": leader.memory("VmHWM"),
                 }
-                if name == "restart":
+                if name == "settle":
+                    result["write_rate_ratio"] = leader.writes() / seconds / result["load_per_second"]
+                else:
                     result["idle"] = idle(api, leader, everybody, beats)
     return result
 

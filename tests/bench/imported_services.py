@@ -153,7 +153,7 @@ def main() -> None:
     world = World(f"mcbench-imports-{os.getpid()}", directory)
     try:
         netns.add_address(world.namespace, "eth0", f"{ADDRESS}/16")
-        for obj in (*local_objects(), *(cluster(number) for number in range(args.clusters))):
+        for obj in (*local_objects(workers=1, endpoints=0), *(cluster(number) for number in range(args.clusters))):
             world.put(obj)
         print(f"{'':<44} {'memory':>11} {'start':>9} {'change':>11}")
         measure(world, "nothing read", "", 0, 0)

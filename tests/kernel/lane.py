@@ -26,6 +26,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
+from devtools.processes import mark_children
 from tests import failures, quarantine, repeats, suites
 from tests.failures import Counts, Failure
 from tests.results import Budget
@@ -179,6 +180,7 @@ class Kernels:
 
     def run(self, record: Path) -> suites.Outcome:
         """Run all files, several at a time."""
+        mark_children()  # kernels outlive a lane that is killed
         kernel, tests = find_kernel(), collect(self.arguments)
         if tests is None:
             return suites.Outcome(obstacle="pytest could not collect its tests")

@@ -45,6 +45,8 @@ from mcagent.supervised import Supervised, attempt
 
 log = logging.getLogger(__name__)
 
+PRUNE = 30.0  # seconds between two turns that forget what is outdated of the objects written
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineTiming:
@@ -310,7 +312,7 @@ class Engine:
     # --- the supervisor -----------------------------------------------------------------------------------
 
     def _supervise(self) -> None:
-        resync = self._next_resync()
+        resync, prune = self._next_resync(), time.monotonic() + PRUNE
         while not self._stopping.is_set():
             self._local.do_without_missing()
             self._resync()
@@ -319,7 +321,9 @@ class Engine:
                 spread = min(self._timing.spread, self._timing.resync / 2)
                 for name in self._usable() if self._permit() > 0 else ():
                     self._enqueue_all(self._reconcilers[name], spread=spread)
-            self.written.prune(time.monotonic())
+            if time.monotonic() >= prune:  # not each time: it passes over all objects written in ten minutes
+                self.written.prune(time.monotonic())
+                prune = time.monotonic() + PRUNE
             self.cache.forget_unconfirmed(self._timing.unconfirmed)
             if (events := self._events.take()) is not None:
                 self._record(events)

@@ -156,21 +156,23 @@ class RecentEngines:
         self._lock = threading.Lock()
         self._size = size
         self._engines: dict[str, tuple[int, IncrementalEngine]] = {}  # with their numbers of exports, oldest first
+        self._total = 0  # exports of `_engines`
 
     @contextmanager
     def one_pass(self, key: str, exports: int) -> Iterator[IncrementalEngine]:
         """Delimit a pass of the engine of a key. After an exception the engine is not kept."""
         with self._lock:
-            _, engine = self._engines.pop(key, (0, None))
+            count, engine = self._engines.pop(key, (0, None))
+            self._total -= count
         engine = engine or IncrementalEngine()
         with engine.one_pass():
             yield engine
         with self._lock:
             self._engines[key] = (exports, engine)
-            total = sum(count for count, _ in self._engines.values())
-            while total > self._size:
+            self._total += exports
+            while self._total > self._size:
                 oldest = next(iter(self._engines))
-                total -= self._engines.pop(oldest)[0]
+                self._total -= self._engines.pop(oldest)[0]
 
 
 class Offers:
