@@ -67,7 +67,7 @@ def assign_pods(
         for real in needed:
             if real not in own and (virtual := _new((cluster, real), networks, recorded, by_id, occupied.claimed)):
                 for owner in recorded.overlapping(*valid_range(str(virtual))):  # clusters that left
-                    other, _, key = owner.split(" ")
+                    other, _, key = owner.rsplit(" ", 2)
                     del pairs[other][key]
                 own[real] = PodPrefix(real=IPv4Network(real), virtual=virtual)
                 recorded = _recorded(pairs)
@@ -147,7 +147,7 @@ def _new(
             owners += [
                 owner
                 for owner in recorded.overlapping(*bounds)
-                if not of_members or owner.split(" ")[0] in members
+                if not of_members or owner.rsplit(" ", 2)[0] in members
             ]
             if not owners:
                 return candidate
