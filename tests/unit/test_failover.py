@@ -7,10 +7,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from ipaddress import ip_address
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
 
+from mcagent.agent import failover
 from mcagent.agent.failover import Failover
 from mcagent.core.failover import liveness
 from mcagent.core.failover.detection import QUIET_ALARM
@@ -24,6 +26,7 @@ from mcagent.model.dataplane.resources import PeerKind, PortStatistics, TunnelPo
 from mcagent.model.node_state import AcceptedCluster, NodeRole, NodeState
 from mcagent.model.objects import Gateway, Kind, Meta, Node, Snapshot
 from mcagent.model.plan import Desired
+from mcagent.observe.cluster_links import links_of
 from mcagent.observe.gateways import gateways_of
 from tests.worlds.core_inputs import tunnel_port
 
@@ -420,3 +423,17 @@ def test_with_active_standby_a_returning_gateway_takes_nothing_back() -> None:
     back = Place(replace(place.config, failback=True))
     back.desired = place.desired
     assert back.facts().active_order == ()
+
+
+def test_the_time_of_a_transition_is_the_same_in_each_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long a pass takes: each other text is a write to the API. It follows only a step of the clock."""
+    place, lasted, step = Place(), 0.0, 0.0
+    monkeypatch.setattr(failover, "time", SimpleNamespace(time=lambda: 1e9 + place.now + lasted + step))
+    texts = []
+    for lasted in (0.0, 0.3, 0.6, 0.9, 0.01):
+        place.facts(30.0)
+        texts.append(links_of(place.live.report, {})[0].since)
+    step = 3600.0
+    place.facts(30.0)
+    texts.append(links_of(place.live.report, {})[0].since)
+    assert texts == ["2001-09-09T01:48:50Z"] * 5 + ["2001-09-09T02:48:50Z"]
