@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from mcagent.kube.client import Client
+from mcagent.kube.publish import DROPPED_FOR
 from mcagent.model.backoff import Backoff
 from mcagent.model.errors import SourceError
 from mcagent.model.kinds import object_path
@@ -27,7 +28,6 @@ log = logging.getLogger(__name__)
 RETRY = Backoff(first=1.0, most=300.0, jitter=0.0)
 SOON = 1.0  # seconds from a change to its write: what follows at once goes with it
 TRAFFIC = 30.0  # seconds between two reads of traffic
-DROPPED_FOR = 3600.0  # seconds until dropped fields are sent again: the CustomResourceDefinition may be newer then
 
 Look = Callable[[], Sequence[ClusterLink]]
 
