@@ -380,6 +380,22 @@ def test_a_write_that_the_leader_denies_is_no_lost_connection(
     assert leader.connected
 
 
+def test_what_a_leader_refused_is_told_no_longer_than_there_is_this_leader(
+    local: Objects, leader_api: ApiServer, run: Callable[..., Engine]
+) -> None:
+    """No reconciler is asked again about its objects: Events of them would be renewed without end."""
+    recorded: list[frozenset[Event]] = []
+    leader_api.faults.add(Fault(kind=FaultKind.STATUS, code=403, verbs=("create",), path="resourceexports"))
+    engine = run(Copier(Side.LEADER), Copier(), record=recorded.append)
+    join(local, leader_api.url)
+    export(local, "a", "one")
+    until(lambda: recorded and any("not allowed" in item.message for item in recorded[-1]))
+    local.remove(Kind.CLUSTER_SET, "set")
+    until(lambda: engine.view.leader is None)
+    until(lambda: recorded[-1] == frozenset() and not engine.written.failures())
+    assert said(local, "a") == "one"
+
+
 def test_another_leader_starts_from_an_empty_cache(
     local: Objects, leader_api: ApiServer, remote: Objects, run: Callable[..., Engine]
 ) -> None:
