@@ -159,7 +159,7 @@ def test_a_node_without_pod_cidrs_has_pods_at_any_address() -> None:
 
 
 def test_workers_at_the_same_time_count_by_the_same_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While one worker still reads a new Node, another one counts its endpoints, too: nothing counts them again."""
+    """While one worker still reads a new Node, another one counts its endpoints, too: no later pass does."""
     view = world(WORKER, service("web"), pods("10.20.1.1", nodeName="n2"), export_of("web"))
     endpoints, counts = served.ServedEndpoints(settings(pod_routing="auto")), list[int]()
 

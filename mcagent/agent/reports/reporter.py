@@ -222,14 +222,14 @@ class TurnRecorder:
                 self._api.events.problems(self._problems)
             encryption = desired.state.encryption
             publication = encryption.publication
-            for publisher, wanted in (
+            for publisher, due in (
                 (self._api.publisher, publication),
                 (self._api.node_publisher, encryption.node_publication),
             ):
-                if wanted is None:
+                if due is None:
                     publisher.want_nothing()
                 else:
-                    publisher.want(wanted.meta, wanted.published, wanted.desired)
+                    publisher.want(due.meta, due.published, due.desired)
             meta = publication.meta if publication is not None else None
             gateway_report = GatewayReport(
                 cluster_id=self._cluster_id(),
