@@ -32,6 +32,8 @@ from mcagent.observe.gateways import LiveReport
 
 log = logging.getLogger(__name__)
 
+STEP = 1.0  # seconds: less is the time between two readings of clocks
+
 
 class Failover:
     """State of liveness and drain of this Node."""
@@ -142,7 +144,7 @@ class Failover:
             failovers=dict(self._failovers),
             antrea=state.verdicts.to_publish(config.node_name, state.clusters),
             dead_gateways=state.dead_gateways,
-            epoch=time.time() - now,
+            epoch=self._epoch(self.report.epoch),
         )
         return replace(
             facts,
@@ -161,6 +163,11 @@ class Failover:
             unreachable=unreachable,
             narrow=narrow,
         )
+
+    def _epoch(self, before: float) -> float:
+        """Return the time of day at 0 of the clock, as `before` but for steps: what is published must not vary."""
+        epoch = time.time() - self._clock()
+        return epoch if abs(epoch - before) >= STEP else before
 
     def _update_detection(self, state: BridgeState, config: Config, now: float) -> None:
         """Adapt the detection time of tunnels to other clusters to what probes have measured."""

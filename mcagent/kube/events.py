@@ -163,7 +163,8 @@ class EventRecorder(BackgroundLoop):
         home = namespace or "default"
         involved = {"apiVersion": KINDS[kind].api_version, "kind": KINDS[kind].name, "name": name, "uid": uid}
         at = f"{happened[:19]}Z" if happened else datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        path, event_name = f"/api/v1/namespaces/{home}/events", f"{name[:200]}.{_digest(event, happened, uid)}"
+        prefix = name[:200].rstrip(".-")  # with which no label of a name ends
+        path, event_name = f"/api/v1/namespaces/{home}/events", f"{prefix}.{_digest(event, happened, uid)}"
         body = {
             "apiVersion": "v1",
             "kind": "Event",

@@ -3,7 +3,7 @@
 Callers only set a value; a thread reads and writes, so the dataplane never waits. A dead gateway of this cluster
 is written at once, a link that goes up or down within about a second, traffic at most every `TRAFFIC` seconds,
 and only what differs from the API's. An API server that drops the fields (Antrea's CustomResourceDefinition
-lacks them) gets them once.
+lacks them) gets them once in `DROPPED_FOR`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from __future__ import annotations
 import logging
 import math
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 from mcagent.kube.client import Client
+from mcagent.kube.publish import DROPPED_FOR
 from mcagent.model.backoff import Backoff
 from mcagent.model.errors import SourceError
 from mcagent.model.kinds import object_path
@@ -39,7 +41,7 @@ class LinkPublisher(BackgroundLoop):
         self._lock = threading.Lock()
         self._target: tuple[Meta, Look, GatewayReport] | None = None
         self._basis: object = None  # of the last call of `want`
-        self._dropped = False  # by the API server
+        self._dropped_until = -math.inf  # by the API server; monotonic
         self._changed: Mapping[str, object] = {}  # fields of the last write that it stored otherwise
         self._failures = 0
 
@@ -60,8 +62,10 @@ class LinkPublisher(BackgroundLoop):
     def _publish(self) -> float:
         with self._lock:
             target = self._target
-        if target is None or self._dropped:
+        if target is None:
             return math.inf
+        if (wait := self._dropped_until - time.monotonic()) > 0:
+            return wait
         meta, look, report = target
         try:
             self._write(meta, tuple(look()), report)
@@ -89,7 +93,7 @@ class LinkPublisher(BackgroundLoop):
         stored = _status(answer)
         self._changed = _difference(desired, stored)
         if links and not stored.get("links"):
-            self._dropped = True
+            self._dropped_until, self._changed = time.monotonic() + DROPPED_FOR, {}
             log.info(
                 "%s: the API server does not keep status.links (its CustomResourceDefinition is not mcagent's): "
                 "the ClusterSet's page does not show this gateway's links",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
+import time
 from typing import Any
 
 from mcagent.kube.client import Client
@@ -26,6 +27,7 @@ log = logging.getLogger(__name__)
 
 RETRY = Backoff(first=0.5, most=30.0, jitter=0.0)
 SEEN = 5.0  # seconds until a written value should be seen
+DROPPED_FOR = 3600.0  # seconds until dropped fields are sent again: the CustomResourceDefinition may be newer then
 
 
 def published(info: WireGuardInfo | None) -> dict[str, Any] | None:
@@ -60,17 +62,24 @@ class Publisher(BackgroundLoop):
         self._client = client
         self._lock = threading.Lock()
         self._desired: tuple[Meta, WireGuardInfo | None] | None = None
-        self._stored: dict[WireGuardInfo | None, WireGuardInfo | None] = {}  # by value, what the API makes of it
+        # By value, what the API makes of it, and until when that counts (monotonic).
+        self._stored: dict[WireGuardInfo | None, tuple[WireGuardInfo | None, float]] = {}
         self._failures = 0
 
     def want(self, meta: Meta, present: WireGuardInfo | None, desired: WireGuardInfo | None) -> None:
         """Set the desired and the present value of the object `meta`. Returns at once."""
         with self._lock:
-            if present == self._stored.get(desired, desired):
+            stored, until = self._stored.get(desired, (desired, math.inf))
+            if present == (stored if time.monotonic() < until else desired):
                 self._desired = None
             elif self._desired != (meta, desired):
                 self._desired = (meta, desired)
                 self.wake()
+
+    def want_nothing(self) -> None:
+        """Write no longer: this Node has no such object."""
+        with self._lock:
+            self._desired = None
 
     def _publish(self) -> float:
         with self._lock:
@@ -103,4 +112,4 @@ class Publisher(BackgroundLoop):
                 extra={"about": meta},
             )
             with self._lock:
-                self._stored[desired] = value.wireguard
+                self._stored = {desired: (value.wireguard, time.monotonic() + DROPPED_FOR)}

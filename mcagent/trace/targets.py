@@ -12,6 +12,7 @@ from mcagent.api.trace import NodeTrace
 from mcagent.model.api.kubernetes import ApiEndpointSlice, ApiPod, ApiService, ApiServicePort
 from mcagent.model.errors import InputError
 from mcagent.model.kinds import object_path
+from mcagent.model.net import address_or_none
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.decode import read_as
 
@@ -52,7 +53,10 @@ class NamedObjects:
         if named is None:
             return _address_or_name("--from", text, "NAMESPACE/POD"), self._node_of(text)
         pod = read_as(ApiPod, self._get("--from", object_path(Kind.POD, named[1], named[2])))
-        return address_of("--from", pod.status.pod_ip), pod.spec.node_name
+        addresses = _ipv4(ip.ip for ip in pod.status.pod_ips) or _ipv4([pod.status.pod_ip])
+        if not addresses:
+            raise InputError("trace", "--from", f"Pod {text} has no IPv4 address")
+        return addresses[0], pod.spec.node_name
 
     def target(self, where: str, port: int, protocol: str) -> TraceTarget:
         """Return the destination, for a Service with its ready endpoints. Raises InputError, SourceError."""
@@ -71,8 +75,11 @@ class NamedObjects:
         ends = sorted(set(_endpoints(slices, _port_name(spec.ports, port, protocol), port)))
         if not ends:
             raise InputError("trace", "--to", f"Service {namespace}/{name} has no ready endpoint here")
+        addresses = _ipv4(spec.cluster_ips) or _ipv4([spec.cluster_ip])
+        if not addresses and spec.cluster_ip not in {"", "None"}:
+            raise InputError("trace", "--to", f"Service {namespace}/{name} has no IPv4 address")
         return TraceTarget(
-            address=ends[0][0] if spec.cluster_ip in {"", "None"} else address_of("--to", spec.cluster_ip),
+            address=addresses[0] if addresses else ends[0][0],
             port=port,
             name=f"{namespace}/{name}",
             choices=tuple(Choice(address=end, port=number, share=1 / len(ends)) for end, number in ends),
@@ -123,13 +130,18 @@ def _port_name(ports: Iterable[ApiServicePort], port: int, protocol: str) -> str
 def _endpoints(
     slices: Iterable[ApiEndpointSlice], name: str | None, port: int
 ) -> Iterator[tuple[IPv4Address, int]]:
-    """Yield the ready endpoints with the port of this name, or with `port` if there is none."""
+    """Yield the ready IPv4 endpoints with the port of this name, or with `port` if there is none."""
     for slice_ in slices:
         ports = {entry.name: entry.port for entry in slice_.ports}
         number = (ports.get(name) if name is not None else None) or port
         for endpoint in slice_.endpoints:
             if endpoint.is_ready:
-                yield from ((address_of("--to", address), number) for address in endpoint.addresses)
+                yield from ((address, number) for address in _ipv4(endpoint.addresses))
+
+
+def _ipv4(texts: Iterable[str]) -> list[IPv4Address]:
+    """Return the IPv4 addresses in texts, without those of the other family and names."""
+    return [address for text in texts if isinstance(address := address_or_none(text), IPv4Address)]
 
 
 def _words(path: str) -> str:

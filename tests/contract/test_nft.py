@@ -288,6 +288,18 @@ def test_a_rule_in_an_unknown_spelling_is_learnt_when_it_is_applied(backend: Ins
     assert backend.observe() != as_mapping(resources)
 
 
+def test_spellings_are_forgotten_with_their_rules(fresh_namespace: str) -> None:
+    """Rules of imported Services change with each endpoint, for as long as the agent runs."""
+    nft_backend = NftBackend(table=TABLE)
+    backend = Inside(fresh_namespace, nft_backend)
+    ipv6 = replace(chain("mct_pre", "filter", "prerouting", -151, "ct mark & 0x9 == 0x9"), family="ip6")
+    for number in range(1, 5):
+        ipv4 = chain("mct_pre", "filter", "prerouting", -151, f"ct mark & 0x{number} == 0x{number}")
+        make(backend, [ipv4, ipv6])
+        assert backend.observe() == as_mapping([ipv4, ipv6])
+    assert len(nft_backend._requested) == 2
+
+
 @pytest.mark.parametrize(
     ("bad", "words"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from mcagent.controller.machinery.written import WrittenObjects
 from mcagent.kube.source import EventType, WatchEvent
 from mcagent.model.api.base import Metadata
 from mcagent.model.api.kubernetes import ConfigMap
+from mcagent.model.api.multicluster import ApiServiceExport
 from mcagent.model.api.patches import patch
 from mcagent.model.event import Event
 from mcagent.model.kinds import KINDS, object_path
@@ -241,6 +243,46 @@ def test_a_refusal_of_what_is_wanted_no_longer_is_forgotten(
     until(lambda: not engine.written.failures())
 
 
+class Mover(Copier):
+    """Copies to the name that a label gives, and deletes nothing."""
+
+    def desired(self, key: str, view: View, now: float) -> DesiredObjects:
+        """Return the copy."""
+        desired = super().desired(key, view, now)
+        export = view.get(Ref(kind=Kind.SERVICE_EXPORT, namespace=NAMESPACE, name=key), ApiServiceExport)
+        names = export.labels["said"].split("-") if export is not None else []
+        steps = [
+            replace(step, ref=replace(step.ref, name=name))
+            for name in names
+            for step in desired.steps
+            if isinstance(step, Wanted)
+        ]
+        return replace(desired, steps=steps)
+
+
+def test_refusals_of_several_objects_are_forgotten_with_them(
+    api: ApiServer, local: Objects, run: Callable[..., Engine]
+) -> None:
+    """Of what a key wants one after the other, only what it wants now is refused, and nothing once all is well."""
+    refused = Fault(kind=FaultKind.STATUS, code=403, verbs=("create",), path="configmaps")
+    api.faults.add(refused)
+    engine = run(Mover())
+
+    def names() -> list[str]:
+        return sorted(ref.name for ref in engine.written.failures())
+
+    export(local, "a", "one")
+    until(lambda: names() == ["one"])
+    export(local, "a", "two")
+    until(lambda: names() == ["two"])
+    export(local, "a", "three-two")  # the first one stops the pass
+    until(lambda: names() == ["three", "two"])
+    api.faults.clear()
+    export(local, "a", "four")
+    until(lambda: local.get(Kind.CONFIG_MAP, "four") is not None)
+    until(lambda: not names())
+
+
 def test_the_same_write_again_and_again_becomes_rare(local: Objects, run: Callable[..., Engine]) -> None:
     """Somebody who changes an object back each time does not make us write in a tight loop."""
     engine = run(Copier())
@@ -375,6 +417,22 @@ def test_a_write_that_the_leader_denies_is_no_lost_connection(
     leader = engine.view.leader
     assert leader is not None
     assert leader.connected
+
+
+def test_what_a_leader_refused_is_told_no_longer_than_there_is_this_leader(
+    local: Objects, leader_api: ApiServer, run: Callable[..., Engine]
+) -> None:
+    """No reconciler is asked again about its objects: Events of them would be renewed without end."""
+    recorded: list[frozenset[Event]] = []
+    leader_api.faults.add(Fault(kind=FaultKind.STATUS, code=403, verbs=("create",), path="resourceexports"))
+    engine = run(Copier(Side.LEADER), Copier(), record=recorded.append)
+    join(local, leader_api.url)
+    export(local, "a", "one")
+    until(lambda: recorded and any("not allowed" in item.message for item in recorded[-1]))
+    local.remove(Kind.CLUSTER_SET, "set")
+    until(lambda: engine.view.leader is None)
+    until(lambda: recorded[-1] == frozenset() and not engine.written.failures())
+    assert said(local, "a") == "one"
 
 
 def test_another_leader_starts_from_an_empty_cache(

@@ -14,6 +14,7 @@ DRAINED = {
     "flap_count": "1",
     "remote_diagnostic": "Concatenated Path Down",
 }
+HALF_UP = {"state": "init", "forwarding": "false", "flap_count": "0"}
 
 
 def place(*siblings: int) -> Place:
@@ -61,6 +62,17 @@ def test_a_sibling_that_flaps_is_reported_later() -> None:
         assert reported(observer, 0.02) == {"g2"}
         observer.say(2, UP)
         assert reported(observer, 1.0) == frozenset()
+
+
+def test_a_new_sibling_that_stays_half_up_is_reported_without_another_event() -> None:
+    """Its packets arrive, ours do not: time alone decides that BFD is down, and the report follows in time."""
+    observer = place(3)
+    observer.tunnels[5] = tunnel(5, "g3", PeerKind.GATEWAY, HALF_UP)
+    assert reported(observer) == frozenset()
+    while not observer.live.report.peers["mc-5"].transitions:
+        assert reported(observer, observer.live.wake - observer.now) == frozenset()
+    assert observer.live.wake <= observer.now + CONFIRMED_AFTER
+    assert reported(observer, CONFIRMED_AFTER) == {"g3"}
 
 
 def test_a_gateway_that_is_cut_off_reports_nothing() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from mcagent.controller.contract.names import is_subdomain
 from mcagent.core.causes import CAUSES
 from mcagent.kube import events
 from mcagent.kube.client import Client
@@ -168,6 +169,16 @@ def test_names_of_events(server: Server, make: Callable[..., EventRecorder]) -> 
     assert names[:4] == names[4:]
     assert len(set(names)) == 4
     assert max(map(len, names)) == 200 + 17
+
+
+@pytest.mark.parametrize("end", [".", "-"])
+def test_a_long_name_is_cut_to_a_valid_one(end: str, server: Server, make: Callable[..., EventRecorder]) -> None:
+    """A label of a name ends with a letter or digit: the API server would refuse the Event each time."""
+    recorder = make()
+    recorder.problems([problem("A", f"Node {'n' * 199}{end}{'x' * 40}")])
+    recorder._write_next()
+    ((_, _, body),) = server.written
+    assert is_subdomain(body["metadata"]["name"])
 
 
 def test_what_happened_goes_before_what_lasts(server: Server, make: Callable[..., EventRecorder]) -> None:

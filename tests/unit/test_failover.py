@@ -6,10 +6,12 @@ import logging
 import math
 from dataclasses import replace
 from ipaddress import ip_address
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
 
+from mcagent.agent import failover
 from mcagent.core.failover import liveness
 from mcagent.core.failover.detection import QUIET_ALARM
 from mcagent.core.failover.draining import Phase
@@ -20,6 +22,7 @@ from mcagent.model.dataplane.facts import Drain
 from mcagent.model.dataplane.resources import PeerKind, PortStatistics
 from mcagent.model.node_state import AcceptedCluster, NodeRole, NodeState
 from mcagent.model.plan import Desired
+from mcagent.observe.cluster_links import links_of
 from mcagent.observe.gateways import gateways_of
 from tests.worlds.failover_steps import DOWN, UP, Place, node, snapshot, tunnel
 
@@ -326,3 +329,14 @@ def test_with_active_standby_a_returning_gateway_takes_nothing_back() -> None:
     back = Place(replace(place.config, failback=True))
     back.desired = place.desired
     assert back.facts().active_order == ()
+
+
+def test_the_time_of_a_transition_is_the_same_in_each_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long a pass takes: each other text is a write to the API. It follows only a step of the clock."""
+    place, texts = Place(), list[str]()
+    for ahead in (0.0, 0.3, 0.6, 0.9, 0.01, 3600.0):
+        wall = SimpleNamespace(time=lambda ahead=ahead: 1e9 + place.now + ahead)
+        monkeypatch.setattr(failover, "time", wall)
+        place.facts(30.0)
+        texts.append(links_of(place.live.report, {})[0].since)
+    assert texts == ["2001-09-09T01:48:50Z"] * 5 + ["2001-09-09T02:48:50Z"]

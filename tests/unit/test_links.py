@@ -218,6 +218,19 @@ def test_links_that_are_reported_first() -> None:
     assert most_telling(many) == tuple(many[:MAX_REPORTED])
 
 
+@pytest.mark.parametrize("address", ["192.0.2.{}", "2001:db8:1234:5678:9abc:def0:1234:{}"])
+def test_the_links_that_are_reported_are_read(address: str) -> None:
+    """With many gateways, long addresses and long names the annotation is full before all links are in it."""
+    answers = tuple((address.format(number), PRINT) for number in range(1, MAX_ANSWERS + 1))
+    refused = tuple(f"10.{number}.128.0/17" for number in range(100, 100 + MAX_REFUSED))
+    full = replace(FULL, why="x" * MAX_WHY, answers=answers, refused=refused)
+    links = [replace(full, cluster=f"cluster-{number:03}", bytes_per_second=999 - number) for number in range(200)]
+    reported = most_telling(links)
+    text = as_text(reported)
+    assert read_text(text) == reported == tuple(links[: len(reported)])
+    assert MAX_TEXT - len(as_text(links[:1])) < len(text) <= MAX_TEXT
+
+
 @pytest.mark.parametrize(
     ("before", "now", "expected"),
     [

@@ -128,6 +128,19 @@ def test_a_headless_service_is_exported_by_its_pods(wanted: MemberSettings) -> N
     ]
 
 
+@pytest.mark.parametrize(
+    "other", [slice_of("web", "fd00::1"), slice_of("web", "a.example") | {"addressType": "FQDN"}]
+)
+def test_a_headless_service_of_two_families_is_exported_by_its_ipv4_addresses(other: RawObject) -> None:
+    """Pods of a StatefulSet have their hostnames in the slices of both."""
+    pods = slice_of("web", "10.10.1.1", name="four")
+    pods["endpoints"][0]["hostname"] = other["endpoints"][0]["hostname"] = "web-0"
+    view = world(service("web", cluster_ip="None"), pods, other, export_of("web"))
+    run(view)
+    assert valid(view) == ("True", "Valid")
+    assert [subset["addresses"] for subset in subsets(view)] == [[{"ip": "10.10.1.1", "hostname": "web-0"}]]
+
+
 @pytest.mark.parametrize("wanted", [settings(), POD_IP])
 @pytest.mark.parametrize("pods", [[], [slice_of("web", "10.10.1.1", ready=False)]])
 def test_a_service_without_ready_endpoints_is_exported_without_endpoints(

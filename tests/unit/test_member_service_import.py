@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from ipaddress import ip_network
 from typing import Any
 
 import pytest
@@ -10,12 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.controller.contract.services import ImportedEndpoint
+from mcagent.controller.member.published import local_endpoints
 from mcagent.controller.member.services.endpoints import networks
 from mcagent.controller.member.services.imported import MOST, WHOLE, ImportedService, slices
 from mcagent.controller.member.services.service_import import ServiceImports
 from mcagent.controller.settings import WriteEndpoints
 from mcagent.kube.source import RawObject
 from mcagent.model.api.kubernetes import ApiEndpointSlice
+from mcagent.model.net import PodPrefix
 from mcagent.model.objects import Kind
 from tests.worlds.control_view import Controller, MemoryView
 from tests.worlds.leader_imports import (
@@ -713,3 +716,11 @@ def test_networks_find_all_owners(found: list[tuple[str, int, int, int]], x: int
     address = ip_address(f"10.{x}.{y}.{z}")
     expected = sorted({owner for owner, cidrs in announced if address in ip_network(cidrs[0], strict=False)})
     assert networks(announced, ())[1].owners(int(address)) == expected
+
+
+def test_an_address_of_the_own_export_that_is_none_is_passed_over() -> None:
+    """The leader has the text; the endpoints of this cluster beside it have the addresses that its Nodes use."""
+    prefix = PodPrefix(real=ip_network("10.1.0.0/24"), virtual=ip_network("100.72.0.0/24"))
+    endpoints = [ImportedEndpoint(address=text, ports=()) for text in ("100.72.0.5", "100.72.0.6")]
+    local = local_endpoints(endpoints, frozenset({"100.72.0.5", "no address"}), (prefix,))
+    assert [endpoint.address for endpoint in local] == ["10.1.0.5", "100.72.0.6"]

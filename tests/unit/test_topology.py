@@ -464,10 +464,26 @@ def test_what_the_api_server_does_not_keep_is_sent_once() -> None:
     try:
         for link in (UP, DOWN, UP):
             publisher.want(GATEWAY, lambda link=link: (link,), object())  # type: ignore[misc]
-            until(lambda: publisher._dropped)
+            until(lambda: publisher._dropped_until > 0)
     finally:
         publisher.stop()
     assert len(server.writes) == 1
+
+
+@pytest.mark.usefixtures("_soon")
+def test_what_the_api_server_does_not_keep_is_sent_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An administrator applied the definition of mcagent after its agents had started."""
+    monkeypatch.setattr(publishing, "DROPPED_FOR", 0.05)
+    server = Server(prunes=True)
+    publisher = LinkPublisher(server, traffic=0.01)  # type: ignore[arg-type]
+    publisher.start()
+    try:
+        publisher.want(GATEWAY, lambda: (UP,), object())
+        until(lambda: len(server.writes) == 1)
+        server._prunes = False
+        until(lambda: links.read(server.status.get("links", ())) == (UP,))
+    finally:
+        publisher.stop()
 
 
 def gateway(name: str, *reported: ClusterLink) -> RawObject:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from ipaddress import ip_network
 from types import SimpleNamespace
 from typing import Any, cast
 
 from mcagent.agent.object_reader import ApiWriters
 from mcagent.agent.reports.reporter import TurnRecorder
-from mcagent.model.node_state import AcceptedCluster, NodeState
+from mcagent.kube.client import Client
+from mcagent.kube.publish import Publisher
+from mcagent.model.errors import SourceError
+from mcagent.model.node_state import AcceptedCluster, EncryptionState, NodeState, Publication
+from mcagent.model.objects import Kind, Meta, WireGuardInfo
 from mcagent.model.plan import Desired
 from mcagent.observe.gateways import LiveReport
 from mcagent.observe.report import Report
@@ -42,8 +47,13 @@ def report(pod_cidr: str, *refused: str) -> Report:
 
 def test_links_are_read_again_only_if_refused_pod_cidrs_change() -> None:
     """With 1,000 clusters, reading all links costs a tenth of the processor time of a change."""
-    links = Links()
-    api = SimpleNamespace(events=SimpleNamespace(record=lambda *_: None), links=links)
+    links, publisher = Links(), SimpleNamespace(want_nothing=lambda: None)
+    api = SimpleNamespace(
+        events=SimpleNamespace(record=lambda *_: None),
+        links=links,
+        publisher=publisher,
+        node_publisher=publisher,
+    )
     recorder = TurnRecorder("gw1", cast("ApiWriters", api), lambda: (), lambda: "west")
     requests = []
     for item in (report("10.1.0.0/16"), report("10.2.0.0/16"), report("10.2.0.0/16", "10.3.0.0/16")):
@@ -52,3 +62,38 @@ def test_links_are_read_again_only_if_refused_pod_cidrs_change() -> None:
     recorder.turned(report("10.4.0.0/16", "10.3.0.0/16"), LiveReport())
     recorder.turned(report("10.4.0.0/16"), LiveReport())
     assert [*requests, links.requests] == [0, 0, 1, 2]
+
+
+class Refusing:
+    """An API server without the objects that are written."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+
+    def request(self, *_request: Any, **_options: Any) -> Any:
+        """Refuse."""
+        self.requests += 1
+        raise SourceError("not found")
+
+
+def test_a_node_that_is_no_gateway_any_more_publishes_no_key() -> None:
+    """Its Gateway was deleted before the key was seen in it: each further write would be refused, without end."""
+    server = Refusing()
+    publisher, node_publisher = (Publisher(cast("Client", server)) for _ in range(2))
+    events = SimpleNamespace(record=lambda *_: None, problems=lambda *_: None)
+    api = SimpleNamespace(events=events, links=Links(), publisher=publisher, node_publisher=node_publisher)
+    recorder = TurnRecorder("gw1", cast("ApiWriters", api), lambda: (), lambda: "west")
+    key = WireGuardInfo(public_key="k")
+    publications = [
+        Publication(meta=Meta(kind=kind, name="gw1"), published=None, desired=key)
+        for kind in (Kind.GATEWAY, Kind.NODE)
+    ]
+    for encryption in (
+        EncryptionState(publication=publications[0], node_publication=publications[1]),
+        EncryptionState(),
+    ):
+        state = NodeState(encryption=encryption)
+        recorder.turned(Report(desired=Desired(fragments={}, state=state), converged=True), LiveReport())
+        waits = [item._publish() for item in (publisher, node_publisher)]
+    assert server.requests == 2
+    assert waits == [math.inf, math.inf]

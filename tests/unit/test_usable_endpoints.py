@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from mcagent.controller.member.services import served
 from mcagent.controller.member.services.service_export import ServiceExports
 from mcagent.controller.settings import EndpointIpType
 from mcagent.core.compile import compile_desired
+from mcagent.core.local_cluster.nodes import CheckedNode, check_node
 from mcagent.kube.source import RawObject
+from mcagent.model.api.kubernetes import ApiEndpointSlice, ApiService
 from mcagent.model.config import PodRouting
 from mcagent.model.dataplane.facts import Facts
 from mcagent.model.objects import Kind
@@ -151,6 +156,27 @@ def test_a_node_without_pod_cidrs_has_pods_at_any_address() -> None:
     view.local.put(WORKER | {"spec": {}})  # a Node changes: it has no Pod CIDRs any more
     controller.run()
     assert told_of(view) == "1"
+
+
+def test_workers_at_the_same_time_count_by_the_same_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one worker still reads a new Node, another one counts its endpoints, too: no later pass does."""
+    view = world(WORKER, service("web"), pods("10.20.1.1", nodeName="n2"), export_of("web"))
+    endpoints, counts = served.ServedEndpoints(settings(pod_routing="auto")), list[int]()
+
+    def count() -> None:
+        (exported,) = view.list(ApiService)
+        counts.append(endpoints.ports(view, exported, view.list(ApiEndpointSlice)).ready)
+
+    def check_late(*of_node: Any) -> CheckedNode:
+        monkeypatch.setattr(served, "check_node", check_node)
+        count()
+        return check_node(*of_node)
+
+    count()
+    view.local.put(node("n2", "192.0.2.8") | {"spec": {"podCIDRs": ["10.20.0.0/16"]}})
+    monkeypatch.setattr(served, "check_node", check_late)
+    count()
+    assert counts == [0, 1, 1]
 
 
 def test_gateways_report_endpoints_without_a_port_and_without_ipv4() -> None:

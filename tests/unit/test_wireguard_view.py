@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from ipaddress import ip_address
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from mcagent.api.status import EncryptionStatus
 from mcagent.cli.wireguard import our_turn, text
 from mcagent.core.compile import compile_desired
 from mcagent.dataplane.wireguard.keys import KeyPair, Keys
+from mcagent.kube import publish
 from mcagent.kube.publish import Publisher
 from mcagent.model.dataplane.facts import Facts
 from mcagent.model.dataplane.wireguard import WireGuardImplementation, WireGuardPeerStatus
@@ -258,6 +260,22 @@ def test_what_an_old_definition_drops_is_not_written_again_and_again() -> None:
     finally:
         publisher.stop()
     assert len(server.requests) == 1
+
+
+def test_what_an_old_definition_dropped_is_written_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An administrator may have applied a newer one meanwhile."""
+    server = Server(prunes=True)
+    publisher = Publisher(server)  # type: ignore[arg-type]
+    now = 1000.0
+    monkeypatch.setattr(publish, "time", SimpleNamespace(monotonic=lambda: now))
+    publisher.want(GATEWAY, None, INFO)
+    publisher._publish()
+    publisher.want(GATEWAY, WireGuardInfo(public_key=OWN), INFO)
+    assert publisher._publish() == math.inf
+    now += publish.DROPPED_FOR
+    publisher.want(GATEWAY, WireGuardInfo(public_key=OWN), INFO)
+    publisher._publish()
+    assert len(server.requests) == 2
 
 
 class Backend:

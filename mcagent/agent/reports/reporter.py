@@ -221,11 +221,15 @@ class TurnRecorder:
                 self._problems = desired.problems
                 self._api.events.problems(self._problems)
             encryption = desired.state.encryption
-            publication, of_node = encryption.publication, encryption.node_publication
-            if publication is not None:
-                self._api.publisher.want(publication.meta, publication.published, publication.desired)
-            if of_node is not None:
-                self._api.node_publisher.want(of_node.meta, of_node.published, of_node.desired)
+            publication = encryption.publication
+            for publisher, due in (
+                (self._api.publisher, publication),
+                (self._api.node_publisher, encryption.node_publication),
+            ):
+                if due is None:
+                    publisher.want_nothing()
+                else:
+                    publisher.want(due.meta, due.published, due.desired)
             meta = publication.meta if publication is not None else None
             gateway_report = GatewayReport(
                 cluster_id=self._cluster_id(),

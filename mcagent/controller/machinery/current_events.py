@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from mcagent.controller.machinery.workqueue import Entry
 from mcagent.model.event import Event
@@ -29,6 +29,12 @@ class CurrentEvents:
             else:
                 del events_by_key[key]
             self._dirty = True
+
+    def forget(self, reconcilers: Iterable[str]) -> None:
+        """Forget the Events of reconcilers that are not called any more."""
+        with self._lock:
+            forgotten = [self._events.pop(name, {}) for name in reconcilers]
+            self._dirty = self._dirty or any(forgotten)
 
     def of(self, reconciler: str) -> Mapping[str, frozenset[Event]]:
         """Return the Events of a reconciler, by key."""

@@ -258,6 +258,9 @@ class Engine:
 
     def _leader_changed(self, old: Leader | None, new: Leader | None) -> None:
         """Enqueue whatever the connection concerns."""
+        if new is None:  # those that need a leader are not called about the objects of this one again
+            self._events.forget(name for name, reconciler in self._reconcilers.items() if reconciler.needs_leader)
+            self.written.forget_failures(Side.LEADER)
         if old is None or new is None:
             self._resyncs.request(self._reconcilers, urgent=True)
             return

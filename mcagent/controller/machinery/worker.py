@@ -51,7 +51,7 @@ class Worker:
         self._events = events
         self._gate, self._permit, self._clock = gate, permit, clock
         self.statistics = Statistics()
-        self._refused: dict[Entry, Ref] = {}  # the write of a key that was refused last
+        self._refused: dict[Entry, frozenset[Ref]] = {}  # the objects of a key whose writes were refused
 
     def work(self, entry: Entry, queue: WorkQueue) -> bool:
         """Work on a key; return whether it went well, else it is tried again. A bug affects one key only."""
@@ -74,12 +74,20 @@ class Worker:
         check_writes(reconciler, desired)
         self._events.remember(entry, frozenset(desired.events))
         result = self._carry_out(entry, queue, desired, epoch)
-        if result in _WELL and (refused := self._refused.pop(entry, None)) is not None:
-            self._written.forget_failure(refused)  # the write may no longer be needed
+        self._forget(entry, keep=() if result in _WELL else desired.steps)
         self.statistics.worked(name, result, time.perf_counter() - began)
         if desired.again is not None:
             queue.add_after(entry, desired.again)
         return result in _WELL
+
+    def _forget(self, entry: Entry, keep: Sequence[Wanted | Ref]) -> None:
+        """Forget the refusals of a key, but for those of these steps: the other writes are no longer needed."""
+        refused = self._refused.pop(entry, frozenset())
+        needed = refused & {_ref_of(step) for step in keep} if refused else refused
+        for ref in refused - needed:
+            self._written.forget_failure(ref)
+        if needed:
+            self._refused[entry] = needed
 
     def _carry_out(self, entry: Entry, queue: WorkQueue, desired: DesiredObjects, epoch: int) -> str:
         """Write what is wanted, in order. Returns how it went, as metrics name it."""
@@ -111,7 +119,7 @@ class Worker:
                 return "away"
             except SourceError as err:
                 self._written.forget(ref)
-                self._refused[entry] = ref
+                self._refused[entry] = self._refused.get(entry, frozenset()) | {ref}
                 if self._written.failed(ref, str(err)):
                     log.warning("%s: %s: %s", entry[0], ref, err)
                 return "failed"

@@ -115,6 +115,11 @@ class WrittenObjects:
         with self._lock:
             self._failures.pop(ref, None)
 
+    def forget_failures(self, side: Side) -> None:
+        """Forget all refusals of a side: it is another API server now, or none."""
+        with self._lock:
+            self._failures = {ref: why for ref, why in self._failures.items() if ref.side is not side}
+
     def forget_accepted(self) -> None:
         """Require another write of each object before it counts as accepted: the leader was away."""
         with self._lock:

@@ -92,8 +92,10 @@ def local_endpoints(
     """
     if not own or not prefixes:
         return endpoints
-    local = {text: str(address_in_kernel(IPv4Address(text), prefixes)) for text in own}
-    return [replace(e, address=local[e.address]) if e.address in local else e for e in endpoints]
+    return [
+        replace(e, address=str(address_in_kernel(IPv4Address(e.address), prefixes))) if e.address in own else e
+        for e in endpoints
+    ]
 
 
 def range_conditions(cluster_set: ClusterSet, now: float) -> list[Condition]:

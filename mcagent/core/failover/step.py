@@ -102,7 +102,7 @@ def step(before: FailoverState, inputs: FailoverInputs, now: float) -> FailoverS
     if changed or now >= before.advance.wake:
         state = _with_liveness(replace(state, compared=compared), inputs, now, first=not before.compared)
     advance, tunnels = state.advance, state.tunnels
-    if changed or now >= before.dead_wake:
+    if advance is not before.advance or now >= before.dead_wake:
         names, wake = dead_gateways(tunnels, advance.peers, now, inputs.damping)
         state = replace(state, dead_gateways=names, dead_wake=wake)
     if advance is not before.advance or gateways is not before.gateways:

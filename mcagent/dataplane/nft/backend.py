@@ -26,8 +26,8 @@ class NftBackend:
     def __init__(self, *, table: str, binary: str = "nft") -> None:
         """`table` is the name of the agent's tables. No program is run before the first call."""
         self._tables = [NftTable(family, table, binary) for family in ELEMENT_TYPES]
-        # Rules that this version of nft lists in another spelling: listed -> requested.
-        self._requested: dict[str, str] = {}
+        # Rules that this version of nft lists in another spelling: requested by family and spelling.
+        self._requested: dict[tuple[str, str], str] = {}
 
     def observe(self) -> Mapping[ResourceKey, Resource]:
         """Read the chains and sets of the agent's tables. Raises BackendError when nft cannot be run."""
@@ -66,7 +66,8 @@ class NftBackend:
         """Does nothing: no socket is open, and the tables stay."""
 
     def _as_requested(self, chain: NftChain) -> NftChain:
-        return replace(chain, rules=tuple(self._requested.get(rule, rule) for rule in chain.rules))
+        requested = (self._requested.get((chain.family, rule), rule) for rule in chain.rules)
+        return replace(chain, rules=tuple(requested))
 
     def _read_back(self, table: NftTable, done: Sequence[Step]) -> None:
         """After a change: record how nft lists the requested rules, and delete the table if it is empty."""
@@ -76,7 +77,11 @@ class NftBackend:
         listed = {chain.name: chain.rules for chain in listing.chains}
         for chain in [step.new for step in done if isinstance(step.new, NftChain)]:
             pairs = zip(listed.get(chain.name, ()), chain.rules, strict=False)
-            self._requested |= {spelling: rule for spelling, rule in pairs if spelling != rule}
+            self._requested |= {(table.family, spelling): rule for spelling, rule in pairs if spelling != rule}
+        spellings = {(table.family, spelling) for rules in listed.values() for spelling in rules}
+        self._requested = {
+            key: rule for key, rule in self._requested.items() if key in spellings or key[0] != table.family
+        }
         if listing.empty and any(step.op is Op.DELETE for step in done):
             table.run(["-f", "-"], f"delete table {table}\n")
 

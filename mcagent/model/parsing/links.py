@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, takewhile
 
 from mcagent.model.errors import InputError
 from mcagent.model.parsing.document import decode
@@ -136,9 +137,14 @@ def merged(reports: Iterable[Sequence[ClusterLink]]) -> tuple[ClusterLink, ...]:
 
 
 def most_telling(links: Iterable[ClusterLink], limit: int = MAX_REPORTED) -> tuple[ClusterLink, ...]:
-    """Return at most `limit` links, by name: first those that are not up, then those with most traffic."""
-    ranked = sorted(links, key=lambda link: (link.up, -link.bytes_per_second, link.cluster))
-    return tuple(sorted(ranked[:limit], key=lambda link: link.cluster))
+    """Return at most `limit` links, by name: first those that are not up, then those with most traffic.
+
+    Their annotation is not longer than is read.
+    """
+    ranked = sorted(links, key=lambda link: (link.up, -link.bytes_per_second, link.cluster))[:limit]
+    lengths = accumulate(len(as_text([link])) - 1 for link in ranked)  # of the list to here, without its end
+    fit = takewhile(lambda pair: pair[1] < MAX_TEXT, zip(ranked, lengths, strict=True))
+    return tuple(sorted((link for link, _ in fit), key=lambda link: link.cluster))
 
 
 def settled(before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]:

@@ -97,13 +97,13 @@ def pod_ip_subsets(service: ApiService, slices: Iterable[ApiEndpointSlice]) -> P
 
 
 def hostnames_of(slices: Iterable[ApiEndpointSlice]) -> dict[str, str]:
-    """Return the valid hostnames of endpoints, by address; DNS of a headless Service has them."""
+    """Return the valid hostnames of endpoints, by IPv4 address; DNS of a headless Service has them."""
     return {
         text: endpoint.hostname
         for endpoint_slice in slices
         for endpoint in endpoint_slice.endpoints
         for text in endpoint.addresses
-        if names.is_label(endpoint.hostname)
+        if names.is_label(endpoint.hostname) and _address(text) is not None
     }
 
 

@@ -83,12 +83,12 @@ class ApiRules(EndpointRules):
 
 
 class ServedEndpoints:
-    """Counts the endpoints of Services. Keeps what follows from Nodes until a Node changes."""
+    """Counts the endpoints of Services. Keeps what follows from Nodes until a Node changes. For many threads."""
 
     def __init__(self, settings: MemberSettings) -> None:
         self._settings = settings
-        self._nodes: Sequence[ApiNode] = ()
-        self._rules = ApiRules((), None, settings)
+        # One value: a thread that saw new Nodes with the rules of earlier ones would count by these.
+        self._last: tuple[Sequence[ApiNode], EndpointRules] = ((), ApiRules((), None, settings))
 
     def ports(self, view: View, service: ApiService, slices: Iterable[ApiEndpointSlice]) -> ServedPorts:
         """Return the ports of an exported Service that have usable endpoints."""
@@ -112,18 +112,16 @@ class ServedEndpoints:
         )
 
     def _rules_of(self, nodes: Sequence[ApiNode]) -> EndpointRules:
-        if nodes == self._nodes:  # a comparison of identities, as long as no Node changes
-            return self._rules
-        changed = [_networks_and_addresses(node) for node in nodes] != list(
-            map(_networks_and_addresses, self._nodes)
-        )
-        self._nodes = nodes
-        if changed:
+        last_nodes, rules = self._last
+        if nodes == last_nodes:  # a comparison of identities, as long as no Node changes
+            return rules
+        if list(map(_networks_and_addresses, nodes)) != list(map(_networks_and_addresses, last_nodes)):
             routing = self._settings.pod_routing
             checked = list(_checked_nodes(nodes, PodRouting(routing or PodRouting.AUTO)))
             per_pod = frozenset(node.meta.name for node in checked if node.per_pod)
-            self._rules = ApiRules(checked, per_pod if routing and checked else None, self._settings)
-        return self._rules
+            rules = ApiRules(checked, per_pod if routing and checked else None, self._settings)
+        self._last = (nodes, rules)
+        return rules
 
 
 def network_changed(old: ApiNode | None, new: ApiNode | None) -> bool:
