@@ -87,7 +87,7 @@ TESTS = {
         "agents_asked api_requests controller_cache credentials event_recorder linear_time server_addresses"
         " serving source_files topology watch wireguard_view ../embedded/kube_events"
     ),
-    "mcagent/trace": "simulate_* trace trace_* what_if ../embedded/trace_*",
+    "mcagent/trace": "simulate_* trace trace_* what_if* ../embedded/trace_*",
     "mcagent/controller/machinery": (
         "controller_* control_clusters copied_cluster member_membership second_controller workqueue"
         " ../embedded/engine ../embedded/lease"
