@@ -93,8 +93,9 @@ TESTS = {
         " ../embedded/engine ../embedded/lease"
     ),
     "mcagent/controller/member": (
-        "cleanup control_clusters copied_cluster duplicate_cluster_id foreign_conditions import_reports"
-        " kubernetes_policies member_* policy_consent policy_replication policy_writes topology usable_endpoints"
+        "cleanup control_clusters copied_cluster duplicate_cluster_id export_ranges* foreign_conditions health"
+        " import_reports kubernetes_policies member_* pod_ranges policy_consent policy_replication policy_writes"
+        " topology usable_endpoints"
     ),
 }
 """The tests that a sample of a package is tried with, without `.py` and `test_`; relative to tests/unit."""
