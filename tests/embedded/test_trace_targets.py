@@ -39,9 +39,9 @@ def service(name: str, cluster_ip: str, *ports: dict[str, Any]) -> dict[str, Any
     return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": "shop"}, "spec": spec}
 
 
-def endpoint_slice(name: str, of: str, *ports: dict[str, Any]) -> dict[str, Any]:
+def endpoint_slice(name: str, of: str, *ports: dict[str, Any], namespace: str = "shop") -> dict[str, Any]:
     """Return an EndpointSlice of a Service with `ENDPOINTS`."""
-    meta = {"name": name, "namespace": "shop", "labels": {"kubernetes.io/service-name": of}}
+    meta = {"name": name, "namespace": namespace, "labels": {"kubernetes.io/service-name": of}}
     return {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
@@ -64,6 +64,7 @@ OBJECTS = (
         endpoint_slice("web-1", "web", {"name": "http", "port": 8080}, {"name": "metrics", "port": 9191}),
     ),
     (Kind.ENDPOINT_SLICE, endpoint_slice("web-2", "web", {"name": "http", "port": 8080})),
+    (Kind.ENDPOINT_SLICE, endpoint_slice("web-1", "web", {"name": "http", "port": 7}, namespace="other")),
     (Kind.ENDPOINT_SLICE, endpoint_slice("headless-1", "headless", {"name": "http", "port": 8081})),
     (Kind.ENDPOINT_SLICE, endpoint_slice("antrea-mc-web-1", "antrea-mc-web", {"name": "", "port": 8082})),
 )
@@ -76,10 +77,11 @@ def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with ApiServer() as api:
         api.write_kubeconfig(file)
         client = Client(str(file))
-        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}
-        client.request("POST", object_path(Kind.NAMESPACE, ""), body=namespace)
+        for name in ("shop", "other"):
+            namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+            client.request("POST", object_path(Kind.NAMESPACE, ""), body=namespace)
         for kind, raw in OBJECTS:
-            path = object_path(kind, "shop")
+            path = object_path(kind, raw["metadata"]["namespace"])
             client.request("POST", path, body=raw)
             if raw.get("status"):
                 where = f"{path}/{raw['metadata']['name']}/status"

@@ -28,7 +28,7 @@ from mcagent.model.api.base import Condition
 from mcagent.model.api.kubernetes import ApiService, ApiServicePort
 from mcagent.model.api.multicluster import ApiServiceExport, ResourceExport, ResourceExportSpec
 from mcagent.model.api.patches import patch
-from mcagent.model.objects import Kind, WireGuardInfo
+from mcagent.model.objects import IpProtocol, Kind, WireGuardInfo
 from mcagent.model.parsing.clusters import ADDRESS_CONDITION
 from mcagent.model.parsing.field import printable
 from tests.unit.test_member_service_import import cluster_info
@@ -59,7 +59,8 @@ def limited(limit: str | None, *exports: str) -> MemoryView:
     copy["metadata"]["annotations"] = {} if limit is None else {names.MAX_EXPORTS_ANNOTATION: limit}
     north_of(view).put(copy)
     for number, key in enumerate(exports):
-        export(view, *key.split("/"), created=f"2026-01-01T00:00:{number:02}Z")
+        namespace, _, name = key.partition("/")
+        export(view, namespace, name, f"2026-01-01T00:00:{number:02}Z")
     return view
 
 
@@ -210,7 +211,7 @@ def test_an_export_has_the_labels_of_its_source() -> None:
 @pytest.mark.parametrize("field", ["cluster_id", "namespace", "name", "kind"])
 def test_an_export_is_of_a_service_by_four_fields(field: str) -> None:
     """By its spec, not by its name."""
-    fields = {"cluster_id": "east", "namespace": "shop", "name": "web", "kind": ExportKind.SERVICE}
+    fields: dict[str, Any] = {"cluster_id": "east", "namespace": "shop", "name": "web", "kind": ExportKind.SERVICE}
 
     def is_of(spec: ResourceExportSpec) -> bool:
         return is_export_of(ResourceExport(spec=spec), LEADER, "shop", "web", ExportKind.SERVICE)
@@ -306,12 +307,12 @@ def test_an_export_is_ready_when_the_leader_has_processed_it() -> None:
     assert judged(leaders_export("Service"), leaders_export("Endpoints", said("Succeeded", "False"))) == pending
     exported = ("Ready", "True", "Exported", "")
     assert judged(leaders_export("Service", GOOD), None) == [exported, NO_CONFLICT]
-    both = (
+    with_notes = (
         leaders_export("Service", said("Succeeded", message="a")),
         leaders_export("Endpoints", said("Succeeded", message="b" * 600)),
     )
     notes = f"leader: a; leader: {printable('b' * 600, 512)}"
-    assert judged(*both) == [("Ready", "True", "Exported", notes), NO_CONFLICT]
+    assert judged(*with_notes) == [("Ready", "True", "Exported", notes), NO_CONFLICT]
     assert judged(leaders_export("Service", GOOD), not_ready="none is ready") == [
         ("Ready", "False", "NoUsableEndpoint", "none is ready"),
         NO_CONFLICT,
@@ -357,13 +358,13 @@ def test_other_ports_than_the_imported_ones_are_a_port_conflict() -> None:
     }
     north_of(view).put(imported)
     failed = leaders_export("Service", said("Failure", "False", "TypeConflict", "m"))
-    same = (ApiServicePort(name="dns", port=53, protocol="UDP"), *PORTS)
+    same = (ApiServicePort(name="dns", port=53, protocol=IpProtocol.UDP), *PORTS)
     for own, reason in (
         (same, "TypeConflict"),
         (PORTS, "PortConflict"),
         ((ApiServicePort(name="dns", port=53), *PORTS), "PortConflict"),
-        ((ApiServicePort(name="dns", port=54, protocol="UDP"), *PORTS), "PortConflict"),
-        ((ApiServicePort(name="x", port=53, protocol="UDP"), *PORTS), "PortConflict"),
+        ((ApiServicePort(name="dns", port=54, protocol=IpProtocol.UDP), *PORTS), "PortConflict"),
+        ((ApiServicePort(name="x", port=53, protocol=IpProtocol.UDP), *PORTS), "PortConflict"),
     ):
         assert judged(failed, ports=own, view=view)[1][2] == reason
     view.leader = None

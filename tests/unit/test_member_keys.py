@@ -181,7 +181,7 @@ def test_nothing_is_cleaned_up_while_the_cluster_is_a_member() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "every"),
+    ("name", "all_keys"),
     [
         ("gateway-election", {"gateways"}),
         ("cluster-info-export", {"cluster-info"}),
@@ -189,17 +189,17 @@ def test_nothing_is_cleaned_up_while_the_cluster_is_a_member() -> None:
         ("pod-range", {"pod-range"}),
     ],
 )
-def test_a_cluster_set_that_is_joined_or_left_touches_everything(name: str, every: set[str]) -> None:
+def test_a_cluster_set_that_is_joined_or_left_touches_everything(name: str, all_keys: set[str]) -> None:
     """Its status alone touches nothing, unless it says that the leader accepts writes again."""
-    assert keys(name, Kind.CLUSTER_SET, None, cluster_set()) == every
-    assert keys(name, Kind.CLUSTER_SET, cluster_set(), cluster_set("other")) == every
+    assert keys(name, Kind.CLUSTER_SET, None, cluster_set()) == all_keys
+    assert keys(name, Kind.CLUSTER_SET, cluster_set(), cluster_set("other")) == all_keys
     assert keys(name, Kind.CLUSTER_SET, cluster_set(), deepcopy(cluster_set())) == set()
     with_status = changed(cluster_set(), status={"totalClusters": 1})
     assert keys(name, Kind.CLUSTER_SET, cluster_set(), with_status) == set()
     ready = {"type": "Ready", "status": "True", "reason": "Connected"}
     joined_set = changed(cluster_set(), status={"conditions": [ready]})
-    assert keys(name, Kind.CLUSTER_SET, cluster_set(), joined_set) == every
-    assert set(RECONCILERS[name].all_keys(member())) == every
+    assert keys(name, Kind.CLUSTER_SET, cluster_set(), joined_set) == all_keys
+    assert set(RECONCILERS[name].all_keys(member())) == all_keys
 
 
 # --- networks
@@ -471,13 +471,18 @@ def test_objects_of_other_namespaces_are_no_part_of_the_membership() -> None:
     view, controller = joined()
     published = north_of(view).get(Kind.RESOURCE_EXPORT, AREA, "east-clusterinfo")
     older = changed(cluster_set("other"), metadata={"namespace": "a", "creationTimestamp": "2020-01-01T00:00:00Z"})
-    ours = {names.MANAGED_BY_LABEL: names.MANAGED_BY}
+    labels_of_ours = {names.MANAGED_BY_LABEL: names.MANAGED_BY}
     elsewhere = (
         older,
-        changed(gateway("n9", "a"), metadata={"labels": ours}, gatewayIP="10.0.0.9", status={"tunnelMTU": 1300}),
+        changed(
+            gateway("n9", "a"),
+            metadata={"labels": labels_of_ours},
+            gatewayIP="10.0.0.9",
+            status={"tunnelMTU": 1300},
+        ),
         {
             "kind": "ClusterInfoImport",
-            "metadata": {"name": "south-clusterinfo", "namespace": "a", "labels": ours},
+            "metadata": {"name": "south-clusterinfo", "namespace": "a", "labels": labels_of_ours},
             "spec": {"clusterID": "south"},
         },
         {"kind": "ClusterClaim", "metadata": {"name": "id.k8s.io", "namespace": "a"}, "value": "other"},

@@ -400,8 +400,8 @@ def test_a_node_that_cannot_be_a_gateway_has_an_event(raw: RawObject, reason: st
     precedence = IpPrecedence.EXTERNAL if reason == "NoExternalIP" else IpPrecedence.INTERNAL
     events = elected(view, gateway_ip_precedence=precedence)
     assert ("Node n1", reason, f"{why}: no gateway") in events
-    none = "no gateway: none of 1 annotated Nodes is Ready with a usable address"
-    assert (SUBJECT, "NoGateway", none) in events
+    message = "no gateway: none of 1 annotated Nodes is Ready with a usable address"
+    assert (SUBJECT, "NoGateway", message) in events
     view.local.put(gateway())
     events = elected(view, gateway_ip_precedence=precedence)
     assert ("Node n1", reason, f"{why}: its Gateway keeps its addresses") in events

@@ -315,8 +315,10 @@ def test_pods_are_published_by_their_virtual_cidrs() -> None:
     endpoints = [
         ImportedEndpoint(address=text, ports=ports, cluster="east") for text in ("100.72.1.2", "100.72.1.3")
     ]
-    here = [endpoint.address for endpoint in local_endpoints(endpoints, frozenset({"100.72.1.2"}), prefixes)]
-    assert here == ["10.244.1.2", "100.72.1.3"]
+    local_addresses = [
+        endpoint.address for endpoint in local_endpoints(endpoints, frozenset({"100.72.1.2"}), prefixes)
+    ]
+    assert local_addresses == ["10.244.1.2", "100.72.1.3"]
     assert local_endpoints(endpoints, None, prefixes) is endpoints
     assert local_endpoints(endpoints, frozenset({"100.72.1.2"}), ()) is endpoints
 

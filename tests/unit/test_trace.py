@@ -29,7 +29,7 @@ from mcagent.api.trace import Committed, NodeTrace, TracedRule, TraceOutcome
 from mcagent.core.fragments.imported import SLOTS, PortShares, ServiceShares, service_rules
 from mcagent.core.fragments.imported import fragment as rules_of_services
 from mcagent.model.config import Config
-from mcagent.model.net import PodPrefix
+from mcagent.model.net import Address, PodPrefix
 from mcagent.model.node_state import NodeState, PolicyRuleName
 from mcagent.model.plan import Desired, Fragment
 from mcagent.model.policies import Direction
@@ -212,7 +212,7 @@ def test_the_deciding_flow_is_the_last_one() -> None:
     assert (trace.table, trace.rule) == ("Route", "ip,reg0=0x1/0xf,nw_dst=10.102.0.0/16")
     trace = read_on_bridge(matched(0, BASE, match="ip"), matched(251, BASE))
     assert (trace.tables, trace.table, trace.rule) == (("Classify", "251"), "251", "")
-    assert (trace.outcome, trace.out_port, trace.reason) == (TraceOutcome.UNKNOWN, None, "")
+    assert (trace.outcome, trace.out_port, trace.reason, trace.number) == (TraceOutcome.UNKNOWN, None, "", 0)
     empty = read("", "br-mc", PROBE)
     assert (empty.tables, empty.table, empty.rule, empty.outcome) == ((), "", "", TraceOutcome.UNKNOWN)
     without_cookie = read_on_bridge(matched(0, BASE), " 9. ip, priority 0\n    output:9\n")
@@ -381,7 +381,7 @@ def test_names_are_those_that_the_node_knows() -> None:
 
 def test_the_policies_that_isolate_a_pod_depend_on_the_direction() -> None:
     """The number of the drop is 1 for egress: then they are the sender's."""
-    isolating = {
+    isolating: dict[tuple[Direction, Address], tuple[str, ...]] = {
         (Direction.EGRESS, PROBE.source): ("egress",),
         (Direction.INGRESS, PROBE.source): ("wrong",),
         (Direction.INGRESS, PROBE.destination): ("ingress",),

@@ -320,12 +320,12 @@ def test_a_tunnel_that_delivers_nothing_names_its_udp_port(kind: str, end: str, 
     """Between Nodes of a cluster it is WireGuard's if the tunnel ends in WireGuard's network."""
     tunnel = TunnelStatus(name="mc-7", peer_kind="node", peer="g", type=kind, remote_ip=end)
     path = [replace(hop, tunnel=tunnel) for hop in hops_to(TraceOutcome.HOST)]
-    lost = judge(path, True, False, False)
-    assert lost.verdict == (
+    undelivered = judge(path, True, False, False)
+    assert undelivered.verdict == (
         "last seen on w, which sent them to g by tunnel mc-7: they never arrived."
         f" Is UDP {port} open between the two?"
     )
-    assert lost.command == "mcagent doctor --all"
+    assert undelivered.command == "mcagent doctor --all"
 
 
 def test_what_conntrack_did_not_take_is_searched_on_that_node() -> None:

@@ -19,7 +19,7 @@ from mcagent.trace.targets import Choice, TraceTarget
 from tests.unit.test_trace import PROBE
 
 ADDRESS = PROBE.destination
-ENDS = {"source": "10.1.3.2", "source_port": 40000, "destination": "10.102.0.80", "port": 80}
+ENDS: dict[str, Any] = {"source": "10.1.3.2", "source_port": 40000, "destination": "10.102.0.80", "port": 80}
 TABLES = ("Classify", "Output")
 DELIVERED = NodeTrace(**ENDS, tables=TABLES, outcome=TraceOutcome.HOST, table="Output", mtu=1450)
 SENT = NodeTrace(**ENDS, tables=TABLES, outcome=TraceOutcome.TUNNEL, table="Route", out_port=7)
@@ -46,10 +46,10 @@ def path(*hops: Hop, back: Sequence[Hop] = (), live: ProbeReport | None = None, 
 
 def lines_of(single_hop: Hop) -> list[str]:
     """Return the lines of a hop without those of its packet and tables, which all hops have."""
-    packet, tables, *others = path(single_hop).as_json()["hops"][0]["text"]
+    packet, tables, *following = path(single_hop).as_json()["hops"][0]["text"]
     assert tables == "tables: Classify > Output"
     assert packet.startswith("packet: ")
-    return list(others)
+    return list(following)
 
 
 def last_lines(report: PathReport, count: int) -> list[str]:
@@ -388,7 +388,7 @@ def test_an_endpoint_of_this_cluster_is_delivered_by_others() -> None:
 
 def test_the_verdict_names_simulated_nodes_once() -> None:
     """Also those of the answer; a Node without a trace was not simulated."""
-    simulated = {"origin": Origin.SIMULATOR, "why": "simulated: no agent; Assumed: x"}
+    simulated: dict[str, Any] = {"origin": Origin.SIMULATOR, "why": "simulated: no agent; Assumed: x"}
     report = path(hop("w"), hop("g", **simulated), back=[hop("g", **simulated), hop("h", **simulated), hop("w")])
     assert last_lines(report, 3)[1:] == ["         if flows are as simulated: g, h", "answer:  comes back"]
     text = report.as_text()

@@ -320,8 +320,13 @@ def test_the_end_of_the_path_names_the_next_gateway_and_why_it_is_not_asked() ->
     unknown = last_hop(PathTracer(statuses=statuses(*"wg"), ask=forth))
     assert (unknown.node, unknown.cluster, unknown.role) == ("192.168.2.11", "west", "gateway")
     assert unknown.why == "not asked: give --remote-context NAME, or list its agent in --agents FILE"
-    here = last_hop(PathTracer(statuses=statuses("w"), ask=forth, errors={"g": error}))
-    assert (here.node, here.cluster, here.role, here.why) == ("g", "east", "gateway", f"not asked: {error}")
+    own_gateway = last_hop(PathTracer(statuses=statuses("w"), ask=forth, errors={"g": error}))
+    assert (own_gateway.node, own_gateway.cluster, own_gateway.role, own_gateway.why) == (
+        "g",
+        "east",
+        "gateway",
+        f"not asked: {error}",
+    )
     not_listed = last_hop(PathTracer(statuses=statuses("w"), ask=forth, errors={"h": error}))
     assert not_listed.why == "not asked: give --remote-context NAME, or list its agent in --agents FILE"
     pages = {**PAGES, "s": page("s", "west", "192.168.2.12")}

@@ -161,14 +161,14 @@ def test_an_assumed_event_changes_its_objects_only() -> None:
 
     for kind in ("gateway", "node"):
         down = after(f"{kind} g1 down")
-        assert (down.silent, down.facts) == ({"g1"}, WORLD.facts)
+        assert (down.silent, down.facts) == (frozenset({"g1"}), WORLD.facts)
         g1 = replace(WORLD.snapshot.nodes["g1"], ready=False)
         assert down.snapshot == replace(WORLD.snapshot, nodes={**WORLD.snapshot.nodes, "g1": g1})
         drained = after(f"{kind} g1 drained")
         g1 = replace(WORLD.snapshot.nodes["g1"], drain=True)
         assert (drained.silent, drained.snapshot.nodes["g1"]) == (frozenset(), g1)
     far = after("gateway 203.0.113.1 down")
-    assert (far.snapshot, far.silent) == (WORLD.snapshot, {"203.0.113.1"})
+    assert (far.snapshot, far.silent) == (WORLD.snapshot, frozenset({"203.0.113.1"}))
     removed = after("cluster east removed")
     assert {info.cluster_id for info in removed.snapshot.cluster_infos.values()} == {"west"}
     assert removed.silent == frozenset()
@@ -329,6 +329,26 @@ def test_the_forecast_places_every_node_that_answers() -> None:
     assert forecast(drained, config("w1", **PODS)).handing_over == {"g1"}
     nowhere = forecast(World(snapshot=snapshot(*HOME[:3], EAST)), config("w1", **PODS))
     assert (nowhere.clusters, nowhere.arriving, nowhere.gateways) == ({}, {}, {})
+
+
+def test_a_gateway_without_a_live_tunnel_to_a_cluster_relays() -> None:
+    """To one with a tunnel that is live: here the other family of addresses leads to another remote gateway."""
+    nodes = (node("g2", ("192.0.2.2", "2001:db8::2"), "10.10.2.0/24"), *HOME[:1], HOME[2])
+    gateways = (gateway("g1", "192.0.2.1"), gateway("g2", "2001:db8::2", internal="192.0.2.2"))
+    north = cluster("north", "10.99.0.0/16", gateways=("203.0.113.7", "2001:db8:1::9"))
+    world = World(snapshot=snapshot(*nodes, *gateways, north))
+
+    def by_gateway(world: World, place: str) -> dict[tuple[str, str], Fraction]:
+        paths = forecast(world, config("w1")).paths[place]["north"]
+        return {(path.leaves_by, path.far): share for path, share in paths.items()}
+
+    half, whole = Fraction(1, 2), Fraction(1)
+    ipv4, ipv6 = ("g1", "203.0.113.7"), ("g2", "2001:db8:1::9")
+    assert [by_gateway(world, place) for place in ("g1", "g2")] == [{ipv4: whole}, {ipv6: whole}]
+    assert by_gateway(world, OF_WORKERS) == {ipv4: half, ipv6: half}
+    silent = replace(world, silent=frozenset({"203.0.113.7"}))
+    for place in ("g1", "g2", OF_WORKERS):
+        assert by_gateway(silent, place) == {ipv6: whole}
 
 
 def test_other_clusters_choose_as_this_one_does() -> None:

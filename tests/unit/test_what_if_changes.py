@@ -212,7 +212,7 @@ def test_equal_changes_of_clusters_and_nodes_are_one() -> None:
     after = forecast(
         clusters=clusters,
         places={name: place for name, place in places.items() if name != "new"},
-        paths={WORKERS: {"east": other_way, "north": other_way}, "g": {}},
+        paths={WORKERS: {"east": other_way, "north": other_way}},  # none of "g"
     )
     findings = [(change.effect, change.nodes, change.clusters) for change in compare(before, after).findings]
     assert findings == [
@@ -295,9 +295,9 @@ def test_an_imported_service_loses_the_endpoints_of_a_cluster() -> None:
         assert (broken.clusters, broken.share) == (("east",), 1 / 3)
     nowhere = importing({})
     two = importing({"east": 2, "west": 1}, "east", "west")
-    (lost,) = compare(two, nowhere).findings
-    assert (lost.effect, lost.clusters) == ("lost", ("east", "west"))
-    assert lost.text == "imported Service shop/web: its endpoints were all in east, west"
+    (loss,) = compare(two, nowhere).findings
+    assert (loss.effect, loss.clusters) == ("lost", ("east", "west"))
+    assert loss.text == "imported Service shop/web: its endpoints were all in east, west"
     (gained,) = compare(nowhere, two).findings
     assert (gained.effect, gained.clusters) == ("gained", ("east", "west"))
     assert gained.text == "imported Service shop/web: endpoints there"
