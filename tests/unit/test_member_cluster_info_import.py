@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.controller.config import ControllerRole, ControllerSettings
+from mcagent.controller.contract.conditions import time_text
 from mcagent.controller.discovered import complete
 from mcagent.controller.machinery.reconciler import Side
 from mcagent.controller.member import member_reconcilers
@@ -529,6 +530,25 @@ def messages(*imports: RawObject, view: MemoryView | None = None, **values: Any)
         (ready,) = raw["status"]["conditions"]
         texts[raw["spec"]["clusterID"]] = ready.get("message", "")
     return texts
+
+
+def test_the_condition_of_an_imported_cluster_has_the_time_of_its_last_change() -> None:
+    """Another message does not change it."""
+    view, controller = world(info())
+    (ready,) = found(view)["status"]["conditions"]
+    begin = ready["lastTransitionTime"]
+    assert begin == time_text(view.local.clock())
+    view.local.clock.forward(100)
+    view.local.put(node("n1", "192.0.2.7"))
+    controller.run()
+    (ready,) = found(view)["status"]["conditions"]
+    assert (ready["status"], ready["lastTransitionTime"]) == ("False", time_text(view.local.clock()))
+    view.local.clock.forward(100)
+    view.local.change(Kind.NODE, "", "n1", {"status": {"addresses": []}})
+    north_of(view).put(info("west", "10.96.0.0/16"))
+    controller.run()
+    (ready,) = found(view)["status"]["conditions"]
+    assert (ready["status"], ready["lastTransitionTime"]) == ("False", time_text(view.local.clock() - 100))
 
 
 def test_an_overlap_names_both_networks_and_clusters() -> None:

@@ -167,6 +167,11 @@ def test_a_service_without_a_place_has_it_in_its_condition() -> None:
     assert refused.again == 60.0
     assert [event.reason for event in refused.events] == ["TooManyExports"]
     assert all(not isinstance(step, Ref) for step in refused.steps)
+    view.local.put(service("2", namespace="a"))
+    view.local.put(export_of("2", "a"))
+    view.local.put(slice_of("2", "10.10.1.2", namespace="a"))
+    kept_place = reconciler.desired("a-2", view, 0.0)
+    assert (kept_place.again, list(kept_place.events)) == (None, [])
     accepted = reconciler.desired("b-1", view, 0.0)
     assert accepted.again is None
     assert [step.name for step in accepted.steps if isinstance(step, Ref)] == ["east-a-2-service"]

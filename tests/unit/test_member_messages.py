@@ -186,6 +186,7 @@ def test_a_cluster_set_gets_its_finalizer_and_the_claimed_id() -> None:
     view.local.put(changed(cluster_set(""), metadata=metadata))
     claim = {"kind": "ClusterClaim", "metadata": {"name": "id.k8s.io", "namespace": HOME}, "value": "claimed"}
     view.local.put(claim)
+    view.local.put(changed(claim, metadata={"namespace": "a"}) | {"value": "another"})
     body = cast("Any", wanted(set_of(view)).body)
     assert (body.metadata.finalizers, body.spec.cluster_id) == (("other", "mcagent.io/member"), "claimed")
     joined_body = cast("Any", wanted(set_of(member())).body)
