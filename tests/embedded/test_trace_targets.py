@@ -29,7 +29,7 @@ ENDPOINTS = (
 def pod(name: str, ip: str, node: str) -> dict[str, Any]:
     """Return a Pod with its status."""
     meta = {"name": name, "namespace": "shop"}
-    status = {"podIP": ip, "podIPs": [{"ip": ip}]} if ip else {}
+    status = {"podIP": ip, "podIPs": [{"ip": ip}]}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"nodeName": node}, "status": status}
 
 
@@ -54,7 +54,6 @@ def endpoint_slice(name: str, of: str, *ports: dict[str, Any], namespace: str = 
 
 OBJECTS = (
     (Kind.POD, pod("client", "10.1.3.2", "w1")),
-    (Kind.POD, pod("pending", "", "w1")),
     (Kind.SERVICE, service("web", CLUSTER_IP, HTTP, METRICS)),
     (Kind.SERVICE, service("headless", "None", HTTP)),
     (Kind.SERVICE, service("empty", "10.96.0.8", HTTP)),
@@ -159,7 +158,6 @@ def test_an_address_needs_no_api_server() -> None:
     ("text", "reason"),
     [
         ("shop/none", "trace: --from: there is no Pod shop/none"),
-        ("shop/pending", 'trace: --from: "" is no IPv4 address'),
         ("client", 'trace: --from: must be NAMESPACE/POD or an IPv4 address, is "client"'),
         ("2001:db8::1", 'trace: --from: must be NAMESPACE/POD or an IPv4 address, is "2001:db8::1"'),
     ],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import struct
 import threading
-import time
 from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address
 from types import SimpleNamespace
@@ -78,12 +77,13 @@ class Probing:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, switch: RecordedSwitch, pods: str = "10.1.3.2") -> None:
         self.frames: list[tuple[int, dict[str, Any]]] = []
         self.pauses: list[tuple[str, float]] = []
+        self.now = 0.0
         self.broken: Callable[[], None] = lambda: None
 
         def sleep(seconds: float) -> None:
             self.pauses.append((threading.current_thread().name, seconds))
 
-        clock = SimpleNamespace(sleep=sleep, monotonic=time.monotonic)
+        clock = SimpleNamespace(sleep=sleep, monotonic=lambda: self.now)
         monkeypatch.setattr("mcagent.trace.live_pages.time", clock)
         self.page = LivePage(switch, lambda address: str(address) == pods, self._send)
 
@@ -230,6 +230,8 @@ def test_probes_are_bounded_in_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     probing = Probing(monkeypatch, RecordedSwitch())
     assert [probing.ask(GOOD)[0] for _ in range(4)] == [200, 200, 200, 429]
     assert probing.ask(GOOD)[1] == "probes are sent every two seconds at most: ask again\n"
+    probing.now = 2.0
+    assert [probing.ask(GOOD)[0] for _ in range(2)] == [200, 429]
 
 
 # --- their traces
@@ -250,8 +252,9 @@ def test_the_traces_of_probes_are_read_in_all_zones_of_the_right_datapath() -> N
     assert ("dpif/show",) in switch.commands
 
 
-def test_a_query_for_traces_is_refused_with_its_reason() -> None:
+def test_a_query_for_traces_is_refused_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """A packet as /trace takes it, of the protocols of probes, and not too often: twelve at once."""
+    monkeypatch.setattr("mcagent.trace.live_pages.time", SimpleNamespace(monotonic=lambda: 0.0))
     page = SeenPage(RecordedSwitch())
     refused = page(GOOD.replace("tcp", "sctp"))
     assert (refused.status, refused.body) == (400, "protocol is one of icmp, tcp, udp\n")
