@@ -343,8 +343,8 @@ def test_a_member_waits_for_objects_and_for_a_leader_that_is_away() -> None:
     view.local.put(changed(gateway(), metadata={"labels": {names.MANAGED_BY_LABEL: names.MANAGED_BY}}))
     assert leave.desired(SET, view, 0.0) == DesiredObjects(again=1.0)
     view.local.remove(Kind.GATEWAY, HOME, "n1")
-    for value in (None, leader(connected=False), leader(synced=False), leader(cluster_id="east")):
-        view.leader = replace(value, connected=False) if value is not None else None
+    for value in (None, replace(leader(), cluster_set="another"), leader(synced=False), leader(connected=False)):
+        view.leader = value
         assert leave.desired(SET, view, 0.0) == DesiredObjects(again=1.0)
     view.local.clock.forward(59.0)
     assert leave.desired(SET, view, 0.0) == DesiredObjects(again=1.0)
