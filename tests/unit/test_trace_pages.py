@@ -201,7 +201,9 @@ def test_a_bridge_without_a_datapath_is_a_fault_of_the_switch(monkeypatch: pytes
     assert (status, text) == (503, "openflow: find the datapath of br-mc: Open vSwitch names none\n")
 
 
-def test_a_reset_that_cannot_be_sent_is_no_fault_of_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reset_that_cannot_be_sent_is_no_fault_of_the_agent(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """The switch may have been restarted meanwhile."""
     probing = Probing(monkeypatch, RecordedSwitch(dump_conntrack=["", ANSWERED]))
 
@@ -212,6 +214,7 @@ def test_a_reset_that_cannot_be_sent_is_no_fault_of_the_agent(monkeypatch: pytes
     probing.broken = fail_in_thread
     assert probing.ask(QUERIES["tcp"])[0] == 200
     assert len(probing.frames) == 3
+    assert caplog.records == []  # of a thread that has died
 
 
 def test_a_query_for_probes_is_refused_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
