@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mcagent.controller.contract import names
+from mcagent.controller.contract.conditions import time_text
 from mcagent.controller.contract.names import ExportKind
 from mcagent.controller.contract.services import EndpointPort
 from mcagent.controller.machinery.reconciler import Ref, Side
@@ -396,7 +397,7 @@ def status_of(step: Any) -> dict[str, Condition | None]:
 
 def test_a_service_that_is_not_exported_has_no_other_conditions() -> None:
     """Those of the leader and the address are removed; an exported one has its address."""
-    ready = Condition(type="Ready", status="True", reason="Exported")
+    ready = Condition(type="Ready", status="True", reason="Exported", last_transition_time="then")
     refused = status_of(
         export_status(service_export(), ("NoService", "w"), "", [ready], 0.0, address="100.64.0.7")
     )
@@ -414,6 +415,10 @@ def test_a_service_that_is_not_exported_has_no_other_conditions() -> None:
         ADDRESS_CONDITION: ("True", "Assigned", "100.64.0.7"),
     }
     assert {entry.observed_generation for entry in exported.values() if entry is not None} == {3}
+    valid, copied = exported["Valid"], exported["Ready"]
+    assert valid is not None
+    assert copied is not None
+    assert (valid.last_transition_time, copied.last_transition_time) == (time_text(0.0), "then")
     assert status_of(export_status(service_export(), None, "", [ready], 0.0))[ADDRESS_CONDITION] is None
 
 

@@ -193,6 +193,23 @@ def test_a_cluster_set_gets_its_finalizer_and_the_claimed_id() -> None:
     assert joined_body.metadata.finalizers is joined_body.spec.cluster_id is UNSET
 
 
+def test_the_health_of_a_cluster_is_known_from_the_first_report_of_an_agent() -> None:
+    """Before, it is unknown; without a Gateway the cluster is not healthy."""
+
+    def healthy(*raws: RawObject) -> tuple[str, str, str]:
+        view = member()
+        view.local.put(node("n1", "10.0.0.1"))
+        for raw in raws:
+            view.local.put(raw)
+        entry = (wanted(set_of(view)).conditions or {})[HEALTHY]
+        assert entry is not None
+        return entry.status, entry.reason, entry.message
+
+    assert healthy(gateway(status={"clusterID": "east"})) == ("True", "", "")
+    assert healthy(gateway()) == ("Unknown", "NotReported", "no agent of a gateway reports")
+    assert healthy() == ("False", "NoGateway", "this cluster has no Gateway")
+
+
 def test_a_second_cluster_set_names_the_first() -> None:
     """With an Event when that begins; a leader's ClusterSet, and an unknown one, have no status of a member."""
     view = member()
@@ -204,7 +221,7 @@ def test_a_second_cluster_set_names_the_first() -> None:
     assert ready_of(outcome) == ("False", "AnotherClusterSet", message)
     assert events_of(outcome) == [(f"ClusterSet {HOME}/second", "AnotherClusterSet", message)]
     status = cast("Any", wanted(outcome).body).status
-    assert (status.total_clusters, status.ready_clusters) == (0, 0)
+    assert (status.total_clusters, status.ready_clusters, wanted(outcome).create) == (0, 0, False)
     ready = {"type": "Ready", "status": "False", "reason": "AnotherClusterSet"}
     view.local.put(changed(second, status={"conditions": [ready]}))
     assert events_of(reconciler.desired("second", view, 0.0)) == []
