@@ -87,14 +87,15 @@ TESTS = {
         "agents_asked api_requests controller_cache credentials event_recorder linear_time server_addresses"
         " serving source_files topology watch wireguard_view ../embedded/kube_events"
     ),
-    "mcagent/trace": "simulate_* trace trace_live trace_simulated trace_way what_if ../embedded/trace_simulated",
+    "mcagent/trace": "simulate_* trace trace_* what_if* ../embedded/trace_*",
     "mcagent/controller/machinery": (
         "controller_* control_clusters copied_cluster member_membership second_controller workqueue"
         " ../embedded/engine ../embedded/lease"
     ),
     "mcagent/controller/member": (
-        "cleanup control_clusters copied_cluster duplicate_cluster_id foreign_conditions import_reports"
-        " kubernetes_policies member_* policy_consent policy_replication policy_writes topology usable_endpoints"
+        "cleanup control_clusters copied_cluster duplicate_cluster_id export_ranges* foreign_conditions health"
+        " import_reports kubernetes_policies member_* pod_ranges policy_consent policy_replication policy_writes"
+        " topology usable_endpoints"
     ),
 }
 """The tests that a sample of a package is tried with, without `.py` and `test_`; relative to tests/unit."""

@@ -205,8 +205,10 @@ def _lines(hop: Hop) -> Iterator[tuple[str, str]]:
 
 
 def _outcome(hop: Hop, trace: NodeTrace, probe: Probe) -> Iterator[tuple[str, str]]:
-    if trace.outcome == TraceOutcome.TUNNEL and hop.tunnel is not None:
-        tunnel = hop.tunnel
+    tunnel = hop.tunnel
+    if trace.outcome == TraceOutcome.TUNNEL and tunnel is None:
+        yield "sent", f"to port {trace.out_port}, which is no tunnel of its /status"
+    elif trace.outcome == TraceOutcome.TUNNEL and tunnel is not None:
         kind = {"gateway": "gateway", "node": "Node"}.get(tunnel.peer_kind, "a gateway of cluster")
         yield "sent", f"to {kind} {tunnel.peer} at {tunnel.remote_ip}, tunnel {tunnel.name}"
         yield from _gateways(hop)
@@ -232,11 +234,13 @@ def _why(trace: NodeTrace, probe: Probe) -> Iterator[tuple[str, str]]:
             counter = f'mcagent_policy_rule_packets_total{{policy="{rule.policy}",rule="{rule.rule}"}}'
     if trace.isolated_by:
         yield "policy", f"isolated by {', '.join(trace.isolated_by)}, and no NetworkPolicy allows this"
-    yield "because", cause
+    if cause:
+        yield "because", cause
     if trace.reason in ("policy", "isolated", "unknown-identity"):
         port = "ICMP" if probe.protocol == "icmp" else f"{trace.port}/{probe.protocol.upper()}"
         command = f"mcagent policy explain --from {trace.source} --to {trace.destination} --port {port}"
-    yield "next", command
+    if command:
+        yield "next", command
     yield "counter", counter
 
 

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.controller.config import ControllerRole, ControllerSettings
+from mcagent.controller.contract.conditions import time_text
 from mcagent.controller.discovered import complete
 from mcagent.controller.machinery.reconciler import Side
 from mcagent.controller.member import member_reconcilers
@@ -499,3 +500,140 @@ def test_imports_name_the_pod_cidrs_of_this_cluster_that_are_refused() -> None:
     north_of(view).put(info("east", "10.96.0.0/16", *pods))
     controller.run()
     assert REFUSED_PODS_ANNOTATION not in notes_of(view, "south")
+
+
+def messages(*imports: RawObject, view: MemoryView | None = None, **values: Any) -> dict[str, str]:
+    """Return the messages of the conditions of all imported clusters, by cluster; no condition is True."""
+    view = view or member()
+    for raw in imports:
+        north_of(view).put(raw)
+        Controller(view, [ClusterInfoImports(settings(**values))]).settle()
+        north_of(view).clock.forward(10)
+    texts = {}
+    for raw in view.local.list(Kind.CLUSTER_INFO_IMPORT, HOME):
+        (ready,) = raw["status"]["conditions"]
+        texts[raw["spec"]["clusterID"]] = ready.get("message", "")
+    return texts
+
+
+def test_the_condition_of_an_imported_cluster_has_the_time_of_its_last_change() -> None:
+    """Another message does not change it."""
+    view, controller = world(info())
+    (ready,) = found(view)["status"]["conditions"]
+    begin = ready["lastTransitionTime"]
+    assert begin == time_text(view.local.clock())
+    view.local.clock.forward(100)
+    view.local.put(node("n1", "192.0.2.7"))
+    controller.run()
+    (ready,) = found(view)["status"]["conditions"]
+    assert (ready["status"], ready["lastTransitionTime"]) == ("False", time_text(view.local.clock()))
+    view.local.clock.forward(100)
+    view.local.change(Kind.NODE, "", "n1", {"status": {"addresses": []}})
+    north_of(view).put(info("west", "10.96.0.0/16"))
+    controller.run()
+    (ready,) = found(view)["status"]["conditions"]
+    assert (ready["status"], ready["lastTransitionTime"]) == ("False", time_text(view.local.clock() - 100))
+
+
+def test_an_overlap_names_both_networks_and_clusters() -> None:
+    """Of this cluster in the order of its networks; of another cluster the younger one."""
+    first = info("west", "10.97.0.0/16", "10.96.128.0/17")
+    second = info("south", "10.97.128.0/17", gatewayInfos=[{"gatewayIP": "192.0.2.8"}])
+    assert messages(first, second, pod_cidrs=("10.97.0.0/24",)) == {
+        "west": (
+            "10.96.128.0/17 of cluster west overlaps 10.96.0.0/16 of this cluster; "
+            "10.97.0.0/16 of cluster west overlaps 10.97.0.0/24 of this cluster"
+        ),
+        "south": "10.97.128.0/17 of cluster south overlaps 10.97.0.0/16 of cluster west, which was first",
+    }
+    gateways = [
+        info(name, f"10.{number}.0.0/16", gatewayInfos=[{"gatewayIP": "192.0.2.7"}])
+        for number, name in enumerate(("west", "south"), 97)
+    ]
+    assert messages(*gateways) == {
+        "west": "",
+        "south": "192.0.2.7 of cluster south overlaps 192.0.2.7 of cluster west, which was first",
+    }
+
+
+def test_protected_addresses_name_whose_they_are() -> None:
+    """Of the leader, this cluster's API servers and Nodes; the leader's own cluster may have its address."""
+    view = member()
+    view.leader = leader(addresses=("192.0.2.7",))
+    view.local.put(node("n1", "192.0.2.8", "fd00::8"))
+    servers = {
+        "kind": "EndpointSlice",
+        "metadata": {"name": "k", "namespace": "default", "labels": {"kubernetes.io/service-name": "kubernetes"}},
+        "endpoints": [{"addresses": ["192.0.2.9"]}],
+        "addressType": "IPv4",
+    }
+    view.local.put(servers)
+    gateways = [{"gatewayIP": text} for text in ("192.0.2.7", "192.0.2.8", "192.0.2.9", "192.0.2.10")]
+    west = info("west", "10.97.0.0/16", gatewayInfos=gateways)
+    north = info("north", "10.98.0.0/16", gatewayInfos=gateways[:1])
+    ignored, leaders = "of cluster west is ignored", "which only cluster north may have as a gateway"
+    texts = messages(west, north, view=view)
+    assert texts["west"].split("; ") == [
+        f"gateway 192.0.2.7 {ignored}: 192.0.2.7 is the leader's API server, {leaders}",
+        f"gateway 192.0.2.8 {ignored}: 192.0.2.8 is an address of Node n1 of this cluster",
+        f"gateway 192.0.2.9 {ignored}: 192.0.2.9 is an API server of this cluster",
+    ]
+    assert texts["north"] == ""
+    assert [item["gatewayIP"] for item in found(view)["spec"]["gatewayInfos"]] == ["192.0.2.10"]
+
+
+def test_encryption_on_one_side_names_the_other() -> None:
+    """Not where there is no gateway yet."""
+    encrypted = info(wireGuard={"publicKey": KEY})
+    assert messages(encrypted) == {"west": ""}
+    view = member()
+    view.local.put({"kind": "Gateway", "metadata": {"name": "n1", "namespace": HOME}, "gatewayIP": "10.0.0.1"})
+    text = "traffic between gateways is encrypted in cluster west and not here"
+    assert messages(encrypted, view=view) == {"west": text}
+    view.local.change(Kind.GATEWAY, HOME, "n1", {"wireGuard": {"publicKey": KEY}})
+    text = "traffic between gateways is encrypted here and not in cluster west"
+    assert messages(info(), view=view) == {"west": text}
+    assert messages(info(gatewayInfos=[]), view=view) == {"west": ""}
+
+
+def test_a_cluster_without_valid_information_is_an_event() -> None:
+    """It names the field; so does one whose name is another cluster's."""
+    view = member()
+    north_of(view).put(info(gatewayInfos=[{"gatewayIP": "x"}]))
+    controller = Controller(view, [ClusterInfoImports(settings())])
+    controller.settle()
+    (event,) = controller.all_events()
+    assert (event.subject, event.reason) == (f"ClusterSet {HOME}/{SET}", "InvalidClusterInfo")
+    assert event.message.startswith("west-clusterinfo is ignored while invalid: spec.")
+    renamed = info("west")
+    renamed["metadata"]["name"] = "south-clusterinfo"
+    north_of(view).remove(Kind.RESOURCE_IMPORT, AREA, "west-clusterinfo")
+    north_of(view).put(renamed)
+    controller.settle()
+    (event,) = (event for event in controller.all_events() if "south" in event.message)
+    assert event.message == (
+        "south-clusterinfo is ignored while invalid: spec.clusterinfo.clusterID: does not match its name"
+    )
+
+
+def test_claims_that_an_early_version_imported_have_the_time_of_the_object() -> None:
+    """Times that cannot be read count as none."""
+    view = member()
+    created = "2020-01-03T00:00:00Z"
+    meta: dict[str, Any] = {"name": "west-clusterinfo", "namespace": HOME, "creationTimestamp": created}
+    present = {
+        "kind": "ClusterInfoImport",
+        "metadata": meta,
+        "spec": {"clusterID": "west", "serviceCIDR": "10.97.0.0/16"},
+    }
+    view.local.put(present, created=created)
+    north_of(view).put(info())
+    Controller(view, [ClusterInfoImports(settings())]).settle()
+    times = read_granted(notes_of(view, "west")[CLAIMS_ANNOTATION])
+    assert times["10.97.0.0/16"] == "2020-01-03T00:00:00.000000Z"
+    assert times["192.0.2.7"] > times["10.97.0.0/16"]
+    broken = info()
+    broken["metadata"]["annotations"] = {CLAIMS_ANNOTATION: "{"}
+    north_of(view).put(broken)
+    Controller(view, [ClusterInfoImports(settings())]).settle()
+    assert read_granted(notes_of(view, "west")[CLAIMS_ANNOTATION]) == times

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from mcagent.controller.contract import names
+from mcagent.controller.machinery.reconciler import Ref, Side, Wanted
 from mcagent.controller.member.cleanup import Cleanup
 from mcagent.controller.member.policies.label_exports import LabelExports
 from mcagent.controller.member.policies.label_identities import LabelImports
@@ -288,3 +289,154 @@ def test_off_and_leaving_delete_ours_only(deleted: bool) -> None:
         view.local.change(Kind.CLUSTER_SET, HOME, SET, {"metadata": {"finalizers": None}})
         Controller(view, [Cleanup(settings())]).settle()
     assert imported(view) == {"x": 3}
+
+
+# --- decisions on one identity
+
+
+def export_raw(text: str = WEB, **fields: Any) -> RawObject:
+    """Return the ResourceExport of an identity."""
+    meta = {"name": names.label_export("east", labels.label_hash(text)), "namespace": AREA}
+    spec = {"clusterID": "east", "kind": "LabelIdentity", "labelIdentity": {"normalizedLabel": text}}
+    return {"kind": "ResourceExport", "metadata": meta, "spec": spec, **fields}
+
+
+def limited(limit: int, *exports: str) -> MemoryView:
+    """Return a member with a limit of exports, Pods of three applications, and these exports, oldest first."""
+    view = member()
+    notes = {names.MAX_EXPORTS_ANNOTATION: str(limit)}
+    copy = {"metadata": {"name": "east-clusterinfo", "namespace": AREA, "annotations": notes}}
+    north_of(view).put({"kind": "ResourceImport", "spec": {"kind": "ClusterInfo", "clusterID": "east"}, **copy})
+    view.local.put({"kind": "Namespace", "metadata": {"name": "db"}})
+    for app in ("web", "api", "new"):
+        view.local.put(pod(app, app))
+    view.local.put(pod("other", "x", "db"))
+    for number, app in enumerate(exports):
+        raw = export_raw(labels.normalised("shop", {}, {"app": app}))
+        raw["metadata"]["creationTimestamp"] = f"2026-01-01T00:00:0{number}Z"
+        north_of(view).put(raw)
+    return view
+
+
+def test_an_identity_without_a_place_is_an_event_of_its_namespace() -> None:
+    """It is decided again each minute; an export that loses its place is deleted."""
+    view = limited(2, "web", "api")
+    key = labels.normalised("shop", {}, {"app": "new"})
+    outcome = LabelExports(ON).desired(key, view, 0.0)
+    assert (list(outcome.steps), outcome.again) == ([], 60.0)
+    (event,) = outcome.events
+    assert (event.subject, event.reason) == ("Namespace shop", "LabelIdentityNotExported")
+    start = f"other clusters do not know Pods with these labels, {key}: "
+    assert event.message.startswith(f"{start}cluster east may export 2 label identities, and namespace shop has")
+    over = limited(1, "web", "api")
+    last = labels.normalised("shop", {}, {"app": "api"})
+    (ref,) = LabelExports(ON).desired(last, over, 0.0).steps
+    assert isinstance(ref, Ref)
+    assert ref.name == names.label_export("east", labels.label_hash(last))
+
+
+def test_an_identity_takes_the_place_of_another_namespaces_youngest() -> None:
+    """That one is deleted first."""
+    view = limited(2, "web", "api")
+    key = labels.normalised("db", {}, {"app": "x"})
+    replaced, written = LabelExports(ON).desired(key, view, 0.0).steps
+    assert isinstance(replaced, Ref)
+    assert isinstance(written, Wanted)
+    youngest = names.label_export("east", labels.label_hash(labels.normalised("shop", {}, {"app": "api"})))
+    assert (replaced.side, replaced.namespace, replaced.name) == (Side.LEADER, AREA, youngest)
+    assert written.ref.name == names.label_export("east", labels.label_hash(key))
+
+
+def test_the_leaders_refusal_of_an_identity_is_an_event() -> None:
+    """Of the write, or in the status of the export; its long text is cut."""
+    view = limited(9)
+    start = "other clusters do not know Pods with these labels, "
+
+    def messages() -> list[str]:
+        return [event.message for event in LabelExports(ON).desired(WEB, view, 0.0).events]
+
+    assert messages() == []
+    failure = {"type": "Failure", "status": "False", "message": "no number is free"}
+    north_of(view).put(export_raw(status={"conditions": [failure]}))
+    assert messages() == [f"{start}{WEB}: no number is free"]
+    ref = Ref(
+        side=Side.LEADER,
+        kind=Kind.RESOURCE_EXPORT,
+        namespace=AREA,
+        name=names.label_export("east", labels.label_hash(WEB)),
+    )
+    view.failures[ref] = "forbidden"
+    assert messages() == [f"{start}{WEB}: forbidden"]
+    north_of(view).put(export_raw(status={"conditions": [failure | {"status": "True"}]}))
+    view.failures.clear()
+    assert messages() == []
+    app = "a" * 63
+    view.local.put(pod("long", metadata={"name": "l", "namespace": "shop", "labels": dict.fromkeys("bcde", app)}))
+    key = labels.normalised("shop", {}, dict.fromkeys("bcde", app))
+    long_ref = Ref(
+        side=Side.LEADER,
+        kind=Kind.RESOURCE_EXPORT,
+        namespace=AREA,
+        name=names.label_export("east", labels.label_hash(key)),
+    )
+    view.failures[long_ref] = "x"
+    (event,) = LabelExports(ON).desired(key, view, 0.0).events
+    assert event.message == f"{start}{key[:200]}...: x"
+
+
+def test_an_export_that_is_being_deleted_is_written_when_it_is_gone() -> None:
+    """One without Pods, of a Namespace that is gone, or with an old name is deleted."""
+    view = limited(9)
+    reconciler = LabelExports(ON)
+    north_of(view).put(export_raw())
+    gone = labels.normalised("shop", {}, {"app": "gone"})
+    assert list(reconciler.desired(gone, view, 0.0).steps) == []
+    north_of(view).put(export_raw(gone))
+    (ref,) = reconciler.desired(gone, view, 0.0).steps
+    assert isinstance(ref, Ref)
+    assert ref.name == names.label_export("east", labels.label_hash(gone))
+    relabelled = labels.normalised("shop", {"team": "x"}, {"app": "web"})
+    assert list(reconciler.desired(relabelled, view, 0.0).steps) == []
+    nowhere = labels.normalised("nowhere", {}, {"app": "web"})
+    assert list(reconciler.desired(nowhere, view, 0.0).steps) == []
+    (old,) = reconciler.desired("#east-x", view, 0.0).steps
+    assert isinstance(old, Ref)
+    assert (old.side, old.name) == (Side.LEADER, "east-x")
+    name = names.label_export("east", labels.label_hash(WEB))
+    north_of(view).change(Kind.RESOURCE_EXPORT, AREA, name, {"metadata": {"finalizers": ["x"]}})
+    north_of(view).remove(Kind.RESOURCE_EXPORT, AREA, name)
+    assert list(reconciler.desired(WEB, view, 0.0).steps) == []
+    off = LabelExports(settings()).desired(gone, view, 0.0)
+    assert [step.name for step in off.steps if isinstance(step, Ref)] == [ref.name]
+    view.leader = None
+    assert list(reconciler.desired(WEB, view, 0.0).steps) == []
+
+
+def test_an_imported_identity_is_written_while_it_is_valid() -> None:
+    """One that is being deleted is written when it is gone; the exporters are copied."""
+    view = member()
+    north_of(view).put(resource_import())
+    reconciler = LabelImports(ON)
+    key = labels.label_hash(WEB)
+    (step,) = reconciler.desired(key, view, 0.0).steps
+    assert isinstance(step, Wanted)
+    metadata = step.body.metadata  # type: ignore[union-attr]
+    assert metadata.annotations == {names.EXPORTERS_ANNOTATION: "east,west"}
+    assert metadata.labels == {names.MANAGED_BY_LABEL: names.MANAGED_BY}
+    for raw in (
+        resource_import(number=0),
+        resource_import(number=labels.LAST + 1),
+        resource_import() | {"spec": {"kind": "Other", "labelIdentity": {"label": WEB, "id": 7}}},
+    ):
+        north_of(view).put(raw)
+        assert list(reconciler.desired(key, view, 0.0).steps) == []
+    for number in (labels.FIRST, labels.LAST):
+        north_of(view).put(resource_import(number=number))
+        assert len(reconciler.desired(key, view, 0.0).steps) == 1
+    meta = {"name": key, "finalizers": ["x"]}
+    view.local.put({"kind": "LabelIdentity", "metadata": meta, "spec": {"label": WEB, "id": labels.LAST}})
+    assert len(reconciler.desired(key, view, 0.0).steps) == 1
+    view.local.remove(Kind.LABEL_IDENTITY, "", key)
+    assert list(reconciler.desired(key, view, 0.0).steps) == []
+    view.leader = None
+    assert list(reconciler.desired(key, view, 0.0).steps) == []

@@ -9,12 +9,14 @@ from ipaddress import IPv4Address
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import pytest
+
 from mcagent.api.codec import from_json
 from mcagent.api.status import Status
-from mcagent.api.trace import TraceOutcome
+from mcagent.api.trace import NodeTrace, TraceOutcome
 from mcagent.model.errors import McagentError
-from mcagent.trace.path import Hop, PathTracer, answered, delivered
-from mcagent.trace.probe import read_query
+from mcagent.trace.path import Hop, HopTracer, Origin, PathTracer, answered, delivered
+from mcagent.trace.probe import Probe, read_query
 from mcagent.trace.report import WIDTH, PathReport
 from mcagent.trace.targets import Choice, TraceTarget
 from tests.worlds.traced_packets import PROBE
@@ -199,6 +201,245 @@ def test_what_cannot_be_asked_is_said_and_never_counts_as_delivered() -> None:
     assert "no other cluster has this address" in shown(
         list(PathTracer(statuses=agent_statuses, ask=fail).forward("w", elsewhere))
     )
+
+
+def test_the_answer_is_asked_for_as_the_endpoint_sends_it() -> None:
+    """From the endpoint's own port of the host, without what the tunnel told of the first packet."""
+    requests: list[tuple[str, Probe]] = []
+
+    def ask(node: str, page: str) -> Mapping[str, Any]:
+        assert page.startswith("/trace?")
+        requests.append((node, read_query(urlsplit(page).query)))
+        return {**FORTH[node], "mac": "translated", "service": 5, "identity": 42}
+
+    tracer = PathTracer(statuses=statuses(*"wgr"), ask=ask)
+    hops = list(tracer.forward("w", PROBE))
+    second = replace(PROBE, in_port=6, mac="translated", service=5, identity=42)
+    third = replace(second, in_port=8, source=IPv4Address("192.168.1.11"))
+    assert requests == [("w", PROBE), ("g", second), ("r", third)]
+    assert [hop.probe for hop in hops] == [PROBE, second, third]
+    requests.clear()
+    next(tracer.reverse(hops))
+    answer = Probe(
+        in_port=1,
+        source=IPv4Address("10.2.1.2"),
+        destination=IPv4Address("192.168.1.11"),
+        protocol="tcp",
+        source_port=8080,
+        port=40000,
+        reply=True,
+        mark=3,
+        label=7,
+    )
+    assert requests == [("r", answer)]
+
+
+def test_a_node_that_committed_no_connection_does_not_know_the_answer() -> None:
+    """Then it is asked for a new packet, without mark and label; the last commit of several counts."""
+    commits = {
+        "w": KEPT["w"],
+        "g": [],
+        "r": [{"zone": 1, "mark": 8, "label": 9}, {"zone": 2, "mark": 5, "label": 6}],
+    }
+    requests: list[tuple[bool, int, int]] = []
+
+    def ask(node: str, page: str) -> Mapping[str, Any]:
+        probe = read_query(urlsplit(page).query)
+        requests.append((probe.reply, probe.mark, probe.label))
+        return {**(BACK if len(requests) > 3 else FORTH)[node], "committed": commits[node]}
+
+    tracer = PathTracer(statuses=statuses(*"wgr"), ask=ask)
+    back = list(tracer.reverse(list(tracer.forward("w", PROBE))))
+    assert [hop.node for hop in back] == ["r", "g", "w"]
+    assert requests[3:] == [(True, 5, 6), (False, 0, 0), (True, 1, 7)]
+
+
+def test_only_a_translation_that_the_node_undoes_is_undone() -> None:
+    """By the tables of the trace, for the ends of the connection that it had translated."""
+    changed = {
+        "r": walk_of(TraceOutcome.TUNNEL, 8, **{**ENDPOINT, "source_port": 9, "tables": ["UnDnat"]}),
+        "g": walk_of(TraceOutcome.TUNNEL, 6, **{**ENDPOINT, "tables": ["Output"]}),
+        "w": BACK["w"],
+    }
+
+    def ask(node: str, page: str) -> Mapping[str, Any]:
+        return (changed if read_query(urlsplit(page).query).reply else FORTH)[node]
+
+    tracer = PathTracer(statuses=statuses(*"wgr"), ask=ask)
+    back = list(tracer.reverse(list(tracer.forward("w", PROBE))))
+    ends = [(hop.trace.source, hop.trace.source_port, hop.trace.destination) for hop in back[:2] if hop.trace]
+    assert ends == [("10.2.1.2", 9, "192.168.1.11"), ("10.2.1.2", 8080, "192.168.1.11")]
+
+
+@pytest.mark.parametrize("outcome", [TraceOutcome.TUNNEL, TraceOutcome.DROPPED, TraceOutcome.UNKNOWN])
+def test_an_answer_needs_a_delivered_packet(outcome: TraceOutcome) -> None:
+    """A packet that is sent on, dropped or not known has none."""
+    tracer = PathTracer(statuses=statuses("w"), ask=lambda *_: walk_of(outcome, None))
+    hops = list(tracer.forward("w", PROBE))
+    assert [hop.node for hop in hops] == ["w"]
+    assert list(tracer.reverse(hops)) == []
+    assert not delivered([])
+
+
+def test_a_packet_to_no_other_cluster_is_not_traced() -> None:
+    """It is left to the cluster's own network, which delivers it or not."""
+    elsewhere = replace(PROBE, destination=IPv4Address("9.9.9.9"))
+    tracer = PathTracer(statuses=statuses("w"), ask=lambda *_: walk_of(TraceOutcome.HOST, 1))
+    (local,) = tracer.forward("w", elsewhere)
+    assert (local.local, local.probe, local.trace, local.asked) == (True, elsewhere, None, False)
+    assert local.why == "no other cluster has this address: the packet is left to this cluster's own network"
+    assert (local.node, local.cluster, local.role) == ("w", "east", "gateway")
+    assert list(tracer.reverse([local])) == []
+
+
+def test_a_node_without_a_tunnel_to_the_sender_drops_the_packet() -> None:
+    """It is named, without a packet."""
+    pages = {**PAGES, "r": {**PAGES["r"], "tunnels": []}}
+    hops = list(
+        PathTracer(statuses=statuses(*"wgr", pages=pages), ask=lambda node, _: FORTH[node]).forward("w", PROBE)
+    )
+    last = hops[-1]
+    assert (last.node, last.cluster, last.role) == ("r", "west", "gateway")
+    assert (last.probe, last.trace) == (None, None)
+    assert last.why == "it has no tunnel from g, and drops the packet: does it know this cluster's gateways?"
+
+
+def forth(node: str, _page: str) -> Mapping[str, Any]:
+    """Return the page of a Node for the first packet."""
+    return FORTH[node]
+
+
+def last_hop(tracer: PathTracer) -> Hop:
+    """Return the last hop of a path from w."""
+    return list(tracer.forward("w", PROBE))[-1]
+
+
+def test_the_end_of_the_path_names_the_next_gateway_and_why_it_is_not_asked() -> None:
+    """A gateway of this cluster by its Node, of another one by its address."""
+    error = "it did not answer within 10 s"
+    unknown = last_hop(PathTracer(statuses=statuses(*"wg"), ask=forth))
+    assert (unknown.node, unknown.cluster, unknown.role) == ("192.168.2.11", "west", "gateway")
+    assert unknown.why == "not asked: give --remote-context NAME, or list its agent in --agents FILE"
+    own_gateway = last_hop(PathTracer(statuses=statuses("w"), ask=forth, errors={"g": error}))
+    assert (own_gateway.node, own_gateway.cluster, own_gateway.role, own_gateway.why) == (
+        "g",
+        "east",
+        "gateway",
+        f"not asked: {error}",
+    )
+    not_listed = last_hop(PathTracer(statuses=statuses("w"), ask=forth, errors={"h": error}))
+    assert not_listed.why == "not asked: give --remote-context NAME, or list its agent in --agents FILE"
+    pages = {**PAGES, "s": page("s", "west", "192.168.2.12")}
+    errors = {"r": error, "a": "no such host"}
+    siblings = last_hop(PathTracer(statuses=statuses(*"wgs", pages=pages), ask=forth, errors=errors))
+    assert siblings.why == f"not asked: no agent that answers has this address (a: no such host; r: {error})"
+    other_cluster = last_hop(PathTracer(statuses=statuses(*"wg"), ask=forth, errors=errors))
+    assert other_cluster.why == "not asked: give --remote-context NAME, or list its agent in --agents FILE"
+    silent = last_hop(PathTracer(statuses=statuses(*"wgs", pages=pages), ask=forth))
+    assert silent.why == "not asked: give --remote-context NAME, or list its agent in --agents FILE"
+    worker_pages = {
+        "w": page("w", "east", "192.168.1.13", ("node", "v", "192.168.1.14", 5)),
+    }
+    worker = last_hop(PathTracer(statuses=statuses("w", pages=worker_pages), ask=forth))
+    assert (worker.node, worker.role) == ("v", "")
+
+
+def test_the_first_node_must_be_known_or_simulated() -> None:
+    """The error says why it is not asked."""
+    tracer = PathTracer(statuses=statuses("w"), ask=lambda *_: {}, errors={"g": "it did not answer"})
+    tracer.require("w")
+    with pytest.raises(McagentError, match=r"^it did not answer$"):
+        tracer.require("g")
+    with pytest.raises(McagentError, match=r"^no agent of it is known$"):
+        tracer.require("x")
+
+
+def simulated(node: str, **values: Any) -> HopTracer:
+    """Return a simulated Node with the page of its name, whose packets go the way of `FORTH`."""
+    own_status = from_json(Status, {**PAGES.get(node, PAGES["r"]), **values}, node)
+    trace = from_json(NodeTrace, FORTH.get(node, FORTH["r"]), node)
+    return HopTracer(node=node, status=own_status, trace=lambda _: trace, assumed=("a", "b"))
+
+
+def test_a_node_is_simulated_by_the_name_or_address_that_is_known_of_it() -> None:
+    """With all known pages /status; the hop says why, and what is assumed."""
+    requests: list[tuple[str, str, Mapping[str, Status]]] = []
+
+    def simulate(cluster: str, peer: str, known_statuses: Mapping[str, Status]) -> HopTracer:
+        requests.append((cluster, peer, known_statuses))
+        return simulated({"192.168.2.11": "r"}.get(peer, peer))
+
+    known_statuses = statuses("w")
+    errors = {"g": "it did not answer"}
+    tracer = PathTracer(statuses=known_statuses, ask=lambda node, _: FORTH[node], errors=errors, simulate=simulate)
+    hops = list(tracer.forward("w", PROBE))
+    assert requests == [("east", "g", known_statuses), ("west", "192.168.2.11", known_statuses)]
+    assert [(hop.node, hop.origin, hop.unasked) for hop in hops] == [
+        ("w", Origin.SWITCH, ""),
+        ("g", Origin.SIMULATOR, "it did not answer"),
+        ("r", Origin.SIMULATOR, "no agent of it is known"),
+    ]
+    why = "simulated: it did not answer; what its flows should be, not what they are. Assumed: a; b"
+    assert (hops[1].why, hops[1].asked, hops[0].asked) == (why, False, True)
+    assert delivered(hops)
+    requests.clear()
+    tracer = PathTracer(statuses={}, ask=lambda *_: {}, errors={"w": "it is gone"}, simulate=simulate)
+    tracer.require("w")
+    tracer.require("x")
+    assert [request[:2] for request in requests] == [("", "w"), ("", "x")]
+    assert tracer.status("w").cluster_id == "east"
+    first = next(tracer.forward("w", PROBE))
+    assert (first.unasked, first.cluster) == ("it is gone", "east")
+    assert tracer.trace_at("x", PROBE)[2] == "no agent of it is known"
+
+
+def test_an_agent_that_fails_is_simulated_with_its_error() -> None:
+    """Its cluster is known by its /status."""
+    requests: list[tuple[str, str]] = []
+
+    def simulate(cluster: str, peer: str, _: Mapping[str, Status]) -> HopTracer:
+        requests.append((cluster, peer))
+        return simulated(peer)
+
+    tracer = PathTracer(statuses=statuses(*"wgr"), ask=lambda *_: {"tables": 1}, simulate=simulate)
+    hops = list(tracer.forward("w", PROBE))
+    assert requests == [("east", "w"), ("east", "g"), ("west", "r")]
+    assert all(hop.unasked.startswith(f"the agent of {hop.node}: ") for hop in hops)
+
+
+def test_a_gateway_whose_node_answers_is_asked_all_the_same() -> None:
+    """The API may know an address of it that its /status does not have."""
+    pages = {**PAGES, "r": page("r", "west", "192.168.2.99", ("remote", "east", "192.168.1.11", 8))}
+    tracer = PathTracer(
+        statuses=statuses(*"wgr", pages=pages),
+        ask=lambda node, _: FORTH[node],
+        simulate=lambda *_: simulated("r"),
+    )
+    hops = list(tracer.forward("w", PROBE))
+    assert [(hop.node, hop.origin) for hop in hops] == [(node, Origin.SWITCH) for node in "wgr"]
+
+
+def test_a_simulated_node_of_another_cluster_is_not_taken_for_one_that_answers() -> None:
+    """The error has the reason why the gateway is not asked, too."""
+    tracer = PathTracer(
+        statuses=statuses(*"wg"),
+        ask=lambda node, _: FORTH[node],
+        simulate=lambda *_: simulated("w", clusterID="west"),
+    )
+    assert last_hop(tracer).why == (
+        "not asked: give --remote-context NAME, or list its agent in --agents FILE;"
+        " nor can it be simulated: cluster east has a Node w, too"
+    )
+
+
+def test_a_cluster_that_runs_antrea_is_not_simulated() -> None:
+    """Any Node may know that it does."""
+    pages = deepcopy(PAGES)
+    pages["w"]["summary"]["clusters"]["west"] = {"antrea": True}
+    tracer = PathTracer(
+        statuses=statuses(*"wg", pages=pages), ask=lambda node, _: FORTH[node], simulate=lambda *_: simulated("r")
+    )
+    assert last_hop(tracer).why == "not asked: cluster west runs Antrea, whose flows are not known"
 
 
 def test_encrypted_tunnels_lead_to_the_gateway_behind_them() -> None:

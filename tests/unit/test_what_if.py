@@ -27,13 +27,14 @@ from mcagent.cli.main import main
 from mcagent.core.compile import compile_desired
 from mcagent.core.plan.diff import diff_desired
 from mcagent.core.snapshot import ATTRIBUTE, Delete, Relist, Upsert, apply_changes
-from mcagent.model.config import Config, GatewayMode
-from mcagent.model.dataplane.facts import Facts
+from mcagent.model.config import Config, DatapathChoice, GatewayMode
+from mcagent.model.dataplane.facts import DatapathType, Facts
 from mcagent.model.dataplane.resources import TunnelPort
 from mcagent.model.errors import InputError
 from mcagent.model.objects import ApiObject, Kind, Snapshot
-from mcagent.trace.whatif.assumptions import World, assume, read_assumption
+from mcagent.trace.whatif.assumptions import World, assume, facts_unseen, read_assumption
 from mcagent.trace.whatif.compare import Comparison, Effect, compare
+from mcagent.trace.whatif.forecast import WORKERS as OF_WORKERS
 from mcagent.trace.whatif.forecast import forecast
 from tests.properties import costly
 from tests.worlds.core_inputs import (
@@ -99,6 +100,91 @@ def test_what_cannot_be_assumed_is_told_with_what_can(text: str, right: str) -> 
     with pytest.raises(InputError, match="what-if") as error:
         read_assumption(text, WORLD.snapshot, config("w1"))
     assert right in str(error.value)
+
+
+GRAMMAR = (
+    'must be "gateway NAME down" (a Node of this cluster, or the gatewayIP of another\'s), "node NAME down", '
+    '"node NAME drained", or "cluster ID removed"'
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("gateway g1", GRAMMAR),
+        ("gateway g1 down now", GRAMMAR),
+        ("router g1 down", f'cannot assume anything of "router": {GRAMMAR}'),
+        ("gateway g1 removed", 'a gateway can be down or drained, not "removed"'),
+        ("cluster east down", 'a cluster can be removed, not "down"'),
+        (
+            "gateway 203.0.113.1 drained",
+            '203.0.113.1 is a gateway of another cluster: drain it there; here it can be assumed "down"',
+        ),
+        ("node g9 down", 'there is no node "g9": there are g1, g2, g3, w1, w2'),
+        ("cluster north removed", 'there is no cluster "north": there are east, west'),
+    ],
+)
+def test_an_assumption_is_refused_with_its_text_and_a_reason(text: str, reason: str) -> None:
+    """The reason has the words and names that are possible."""
+    with pytest.raises(InputError) as error:
+        read_assumption(text, WORLD.snapshot, config("w1"))
+    assert str(error.value) == f'--what-if "{text}": {reason}'
+
+
+def test_an_assumption_without_any_object_names_none() -> None:
+    """A snapshot may be empty; eight names of many are listed."""
+    for kind in ("gateway", "node"):
+        with pytest.raises(InputError, match=f'there is no {kind} "x": no {kind} is known$'):
+            read_assumption(f"{kind} x down", snapshot(), config("w1"))
+    many = snapshot(*(node(f"n{number}", f"192.0.2.{number}") for number in range(1, 10)))
+    with pytest.raises(InputError, match=r"n1, n2, n3, n4, n5, n6, n7, n8 and 1 more$"):
+        read_assumption("node x down", many, config("w1"))
+
+
+@pytest.mark.parametrize(
+    "text", ["gateway g1 down", "node w1 drained", "cluster east removed", "gateway g2 drained"]
+)
+def test_an_assumption_is_written_as_it_is_read(text: str) -> None:
+    """Spaces around the words do not count."""
+    settings = config("w1")
+    assumption = read_assumption(f"  {text.replace(' ', '   ')} ", WORLD.snapshot, settings)
+    assert str(assumption) == text
+    assert assumption == read_assumption(text, WORLD.snapshot, settings)
+
+
+def test_an_assumed_event_changes_its_objects_only() -> None:
+    """A Node that is down is not ready and silent; a drained one answers; a remote gateway is no object here."""
+    settings = config("w1")
+
+    def after(text: str) -> World:
+        return assume(WORLD, read_assumption(text, WORLD.snapshot, settings))
+
+    for kind in ("gateway", "node"):
+        down = after(f"{kind} g1 down")
+        assert (down.silent, down.facts) == (frozenset({"g1"}), WORLD.facts)
+        g1 = replace(WORLD.snapshot.nodes["g1"], ready=False)
+        assert down.snapshot == replace(WORLD.snapshot, nodes={**WORLD.snapshot.nodes, "g1": g1})
+        drained = after(f"{kind} g1 drained")
+        g1 = replace(WORLD.snapshot.nodes["g1"], drain=True)
+        assert (drained.silent, drained.snapshot.nodes["g1"]) == (frozenset(), g1)
+    far = after("gateway 203.0.113.1 down")
+    assert (far.snapshot, far.silent) == (WORLD.snapshot, frozenset({"203.0.113.1"}))
+    removed = after("cluster east removed")
+    assert {info.cluster_id for info in removed.snapshot.cluster_infos.values()} == {"west"}
+    assert removed.silent == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("choice", "facts"),
+    [
+        (DatapathChoice.AUTO, Facts()),
+        (DatapathChoice.NETDEV, Facts(datapath=DatapathType.NETDEV)),
+        (DatapathChoice.SYSTEM, Facts(datapath=DatapathType.SYSTEM)),
+    ],
+)
+def test_the_datapath_of_a_node_that_is_not_observed_is_configured(choice: DatapathChoice, facts: Facts) -> None:
+    """By default it is the kernel's."""
+    assert facts_unseen(config("w1", datapath=choice)) == facts
 
 
 def test_a_gateway_that_dies_breaks_nothing_but_what_it_translates() -> None:
@@ -217,6 +303,70 @@ def test_endpoints_on_a_dead_node_are_lost() -> None:
     assert "1 of its 2 endpoints" in broken.text
     both = ask("node w1 down", "node w2 down", world=world, on="g1")
     assert any("no endpoint is left" in finding.text for finding in of(both, Effect.LOST))
+
+
+def test_the_forecast_places_every_node_that_answers() -> None:
+    """A gateway is a place of its own, all other Nodes one; each has the shares of its paths by cluster."""
+    view = forecast(replace(WORLD, silent=frozenset({"g3", "w2"})), config("w1", **PODS))
+    assert view.places == {"g1": "g1", "g2": "g2", "w1": OF_WORKERS}
+    assert (set(view.gateways), set(view.clusters), view.cluster_id) == (
+        {"g1", "g2", "g3"},
+        {"east", "west"},
+        "home",
+    )
+    assert view.arriving == {"g1": Fraction(1, 2), "g2": Fraction(1, 2)}
+    assert view.silent == {"g3", "w2"}
+    east = {
+        (path.leaves_by, path.source, path.far): share for path, share in view.paths[OF_WORKERS]["east"].items()
+    }
+    assert east == {
+        (name, source, far): Fraction(1, 4)
+        for name, source in (("g1", "192.0.2.1"), ("g2", "192.0.2.2"))
+        for far in ("203.0.113.1", "203.0.113.2")
+    }
+    assert {path.leaves_by: share for path, share in view.paths["g1"]["west"].items()} == {"g1": Fraction(1)}
+    drained = assume(WORLD, read_assumption("node g1 drained", WORLD.snapshot, config("w1")))
+    assert forecast(drained, config("w1", **PODS)).handing_over == {"g1"}
+    nowhere = forecast(World(snapshot=snapshot(*HOME[:3], EAST)), config("w1", **PODS))
+    assert (nowhere.clusters, nowhere.arriving, nowhere.gateways) == ({}, {}, {})
+
+
+def test_a_gateway_without_a_live_tunnel_to_a_cluster_relays() -> None:
+    """To one with a tunnel that is live: here the other family of addresses leads to another remote gateway."""
+    nodes = (node("g2", ("192.0.2.2", "2001:db8::2"), "10.10.2.0/24"), *HOME[:1], HOME[2])
+    gateways = (gateway("g1", "192.0.2.1"), gateway("g2", "2001:db8::2", internal="192.0.2.2"))
+    north = cluster("north", "10.99.0.0/16", gateways=("203.0.113.7", "2001:db8:1::9"))
+    world = World(snapshot=snapshot(*nodes, *gateways, north))
+
+    def by_gateway(world: World, place: str) -> dict[tuple[str, str], Fraction]:
+        paths = forecast(world, config("w1")).paths[place]["north"]
+        return {(path.leaves_by, path.far): share for path, share in paths.items()}
+
+    half, whole = Fraction(1, 2), Fraction(1)
+    ipv4, ipv6 = ("g1", "203.0.113.7"), ("g2", "2001:db8:1::9")
+    assert [by_gateway(world, place) for place in ("g1", "g2")] == [{ipv4: whole}, {ipv6: whole}]
+    assert by_gateway(world, OF_WORKERS) == {ipv4: half, ipv6: half}
+    silent = replace(world, silent=frozenset({"203.0.113.7"}))
+    for place in ("g1", "g2", OF_WORKERS):
+        assert by_gateway(silent, place) == {ipv6: whole}
+
+
+def test_other_clusters_choose_as_this_one_does() -> None:
+    """All gateways that answer and do not drain or stand by; with an order the first of them."""
+
+    def arriving(world: World, **values: Any) -> dict[str, Fraction]:
+        return dict(forecast(world, config("w1", **PODS, **values)).arriving)
+
+    third = Fraction(1, 3)
+    assert arriving(WORLD) == {"g1": third, "g2": third, "g3": third}
+    drained = assume(WORLD, read_assumption("node g1 drained", WORLD.snapshot, config("w1")))
+    assert arriving(drained) == {"g2": Fraction(1, 2), "g3": Fraction(1, 2)}
+    ordered: dict[str, Any] = {"gateways": GatewayMode.ACTIVE_STANDBY}
+    assert arriving(WORLD, **ordered) == {"g1": Fraction(1)}
+    observed = replace(WORLD, facts=Facts(active_order=("g3", "g1")))
+    assert arriving(observed, **ordered) == {"g3": Fraction(1)}
+    assert arriving(replace(observed, silent=frozenset({"g3"})), **ordered) == {"g1": Fraction(1)}
+    assert arriving(replace(observed, silent=frozenset({"g3", "g1"})), **ordered) == {"g2": Fraction(1)}
 
 
 # --- it is what would really happen

@@ -98,6 +98,7 @@ class MemoryView:
 
     def get(self, ref: Ref, cls: type[Object]) -> Object | None:
         """Return an object, None if there is none."""
+        assert issubclass(cls, ApiObject)  # as the type of what may be there, also if nothing is
         raw = self._find(ref)
         obj = None if raw is None else self.decoded(ref.kind, raw)
         assert obj is None or isinstance(obj, cls)
