@@ -35,6 +35,7 @@ from mcagent.model.parsing.granted import (
 from tests.worlds.control_view import Controller, MemoryView, change_of
 from tests.worlds.core_inputs import networks
 from tests.worlds.leader_imports import cluster_info
+from tests.worlds.member_refusals import REFUSALS
 from tests.worlds.member_world import (
     AREA,
     HOME,
@@ -220,17 +221,6 @@ def test_mismatched_settings_are_told() -> None:
 
 
 # --- the Service CIDR ------------------------------------------------------------------------------------
-
-REFUSALS = [
-    (
-        "failed to allocate IP 0.0.0.0: it is not in the valid range. The range of valid IPs is 10.96.0.0/12",
-        "10.96.0.0/12",
-    ),
-    ("The range of valid IPs is fd00::/108,10.43.0.0/16", "10.43.0.0/16"),
-    ("The range of valid IPs is 10.96.0.0/12.", "10.96.0.0/12"),
-    ("forbidden", None),
-    ("The range of valid IPs is fd00::/108", None),
-]
 
 
 @pytest.mark.parametrize(("text", "expected"), REFUSALS)

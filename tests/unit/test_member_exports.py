@@ -32,8 +32,8 @@ from mcagent.model.api.patches import patch
 from mcagent.model.objects import IpProtocol, Kind, WireGuardInfo
 from mcagent.model.parsing.clusters import ADDRESS_CONDITION
 from mcagent.model.parsing.field import printable
-from tests.unit.test_member_service_import import cluster_info
 from tests.worlds.control_view import Controller, MemoryView
+from tests.worlds.leader_imports import cluster_info
 from tests.worlds.member_world import (
     AREA,
     conditions_of,

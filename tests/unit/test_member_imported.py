@@ -34,8 +34,9 @@ from mcagent.model.parsing.granted import (
     granted_text,
     refused_text,
 )
-from tests.unit.test_member_service_import import WEST, cluster_info, own_export
 from tests.worlds.control_view import MemoryView
+from tests.worlds.leader_imports import WEST, cluster_info
+from tests.worlds.member_imports import own_export
 from tests.worlds.member_world import AREA, leader, member, north_of, service, settings, slice_of
 from tests.worlds.memory_objects import typed
 

@@ -19,18 +19,13 @@ from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 from mcagent.model.parsing import labels
 from mcagent.model.parsing.granted import CLAIMS_ANNOTATION
-from tests.unit.test_member_label_identities import pod
-from tests.unit.test_member_label_identities import resource_import as label_import
-from tests.unit.test_member_membership import joined, tick
-from tests.unit.test_member_service_export import release
-from tests.unit.test_member_service_import import (
-    WEST,
-    cluster_info,
-    endpoints_import,
-    own_export,
-    service_import,
-)
 from tests.worlds.control_view import Controller, MemoryView, change_of
+from tests.worlds.exporting_member import release
+from tests.worlds.leader_imports import WEST, cluster_info, endpoints_import, service_import
+from tests.worlds.member_changes import changed, gateway, linked
+from tests.worlds.member_imports import own_export
+from tests.worlds.member_labels import pod
+from tests.worlds.member_labels import resource_import as label_import
 from tests.worlds.member_world import (
     AREA,
     HOME,
@@ -46,6 +41,7 @@ from tests.worlds.member_world import (
     settings,
     slice_of,
 )
+from tests.worlds.membership import joined, tick
 
 SETTINGS = settings(
     stretched_network_policy=True,
@@ -56,20 +52,6 @@ SETTINGS = settings(
 RECONCILERS: Mapping[str, Reconciler] = {
     reconciler.name: reconciler for reconciler in member_reconcilers(SETTINGS)
 }
-
-
-def gateway(name: str = "n1", namespace: str = HOME, **fields: Any) -> RawObject:
-    """Return a Gateway."""
-    meta = {"name": name, "namespace": namespace}
-    return {"kind": "Gateway", "metadata": meta, "gatewayIP": "10.0.0.1", "internalIP": "10.0.0.1", **fields}
-
-
-def changed(raw: RawObject, **fields: Any) -> RawObject:
-    """Return an object with other fields; those of `metadata` are added to its own."""
-    new: RawObject = deepcopy(raw)
-    for name, value in fields.items():
-        new[name] = {**new.get(name, {}), **value} if isinstance(value, dict) else value
-    return new
 
 
 def keys(
@@ -91,14 +73,6 @@ def without_leader() -> MemoryView:
     view = member()
     view.leader = None
     return view
-
-
-LINK = {"clusterID": "west", "live": 1, "tunnels": 2, "why": "BFD is down"}
-
-
-def linked(**values: Any) -> RawObject:
-    """Return a Gateway with a link to cluster west."""
-    return gateway(status={"links": [{**LINK, **values}]})
 
 
 # --- membership and announcement

@@ -15,21 +15,10 @@ from mcagent.kube.source import RawObject
 from mcagent.model.objects import Kind
 from mcagent.model.parsing import labels
 from tests.worlds.control_view import Controller, MemoryView
+from tests.worlds.member_labels import WEB, pod, resource_import
 from tests.worlds.member_world import AREA, HOME, SET, member, north_of, settings
 
 ON = settings(stretched_network_policy=True)
-WEB = labels.normalised("shop", {}, {"app": "web"})
-
-
-def pod(name: str, app: str = "web", namespace: str = "shop", **changes: Any) -> RawObject:
-    """Return a Pod with one label."""
-    meta = {"name": name, "namespace": namespace, "labels": {"app": app}}
-    return {
-        "kind": "Pod",
-        "metadata": meta,
-        "spec": {"nodeName": "n1"},
-        "status": {"phase": "Running", "podIP": "10.1.0.1"},
-    } | changes
 
 
 def exporting(view: MemoryView | None = None) -> tuple[MemoryView, Controller]:
@@ -44,17 +33,6 @@ def exported(view: MemoryView) -> set[str]:
     """Return the identities on the leader."""
     exports = north_of(view).list(Kind.RESOURCE_EXPORT)
     return {raw["spec"]["labelIdentity"]["normalizedLabel"] for raw in exports}
-
-
-def resource_import(text: str = WEB, number: object = 7, **meta: Any) -> RawObject:
-    """Return a ResourceImport of an identity."""
-    name = labels.label_hash(text)
-    notes = {names.EXPORTERS_ANNOTATION: "east,west"}
-    return {
-        "kind": "ResourceImport",
-        "metadata": {"name": name, "namespace": AREA, "annotations": notes} | meta,
-        "spec": {"kind": "LabelIdentity", "labelIdentity": {"label": text, "id": number}},
-    }
 
 
 def importing() -> tuple[MemoryView, Controller]:

@@ -32,20 +32,10 @@ from tests.worlds.member_world import (
     settings,
     slice_of,
 )
+from tests.worlds.membership import joined, tick
 
 ANNOUNCE = (Kind.MEMBER_CLUSTER_ANNOUNCE, AREA, "member-announce-from-east")
 OURS = (Kind.SERVICE, Kind.SERVICE_IMPORT, Kind.ENDPOINT_SLICE, Kind.CLUSTER_INFO_IMPORT, Kind.GATEWAY)
-
-
-def joined(**changes: Any) -> tuple[MemoryView, Controller]:
-    """Return a member that has imported a Service and a cluster, and has a gateway."""
-    view = member()
-    for raw in (WEST, service_import(), endpoints_import("10.97.0.5")):
-        north_of(view).put(raw)
-    view.local.put(node("n1", "10.0.0.1"))
-    controller = Controller(view, member_reconcilers(settings(**changes)))
-    controller.settle()
-    return view, controller
 
 
 def the_set(view: MemoryView, name: str = SET) -> RawObject:
@@ -64,13 +54,6 @@ def lead(view: MemoryView, controller: Controller, value: Leader | None) -> None
 def made(view: MemoryView) -> dict[str, list[str]]:
     """Return the names of all objects of the kinds that a member makes."""
     return {str(kind): names for kind in OURS if (names := names_of(view.local, kind))}
-
-
-def tick(view: MemoryView, controller: Controller, seconds: float) -> None:
-    """Let time pass, and do what is due then."""
-    view.local.clock.forward(seconds)
-    controller.due()
-    controller.run()
 
 
 def test_joining_announces_the_cluster() -> None:

@@ -35,14 +35,15 @@ from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.clusters import AGENTS_ANNOTATION, MTU_ANNOTATION, SERVICE_CIDR_ANNOTATION
 from mcagent.model.parsing.links import ANNOTATION as LINKS_ANNOTATION
-from tests.unit.test_member_cluster_info_import import REFUSALS, Answers
-from tests.unit.test_member_keys import changed, gateway, linked
-from tests.unit.test_member_service_import import WEST, endpoints_import, service_import
 from tests.worlds.control_view import Controller, MemoryView
+from tests.worlds.leader_imports import WEST, endpoints_import, service_import
+from tests.worlds.member_changes import changed, gateway, linked
+from tests.worlds.member_refusals import REFUSALS
 from tests.worlds.member_world import (
     AREA,
     HOME,
     SET,
+    Answers,
     cluster_set,
     leader,
     member,

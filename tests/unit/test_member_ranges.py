@@ -28,8 +28,8 @@ from mcagent.model.api.multicluster import ClusterSet
 from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.granted import CLAIMS_ANNOTATION
-from tests.unit.test_member_service_import import cluster_info
 from tests.worlds.control_view import MemoryView
+from tests.worlds.leader_imports import cluster_info
 from tests.worlds.member_world import AREA, HOME, SET, cluster_set, member, node, north_of, settings
 from tests.worlds.memory_objects import typed
 

@@ -30,24 +30,10 @@ from tests.worlds.leader_imports import (
     service_import,
     world,
 )
+from tests.worlds.member_imports import own_export
 from tests.worlds.member_world import AREA, leader, member, names_of, node, north_of, settings, slice_of
 
 DERIVED_SERVICE = "multicluster.kubernetes.io/derived-service"
-
-
-def own_export(*addresses: str, name: str = "web") -> RawObject:
-    """Return this cluster's Endpoints export."""
-    return {
-        "kind": "ResourceExport",
-        "metadata": {"name": f"east-shop-{name}-endpoints", "namespace": AREA},
-        "spec": {
-            "clusterID": "east",
-            "namespace": "shop",
-            "name": name,
-            "kind": "Endpoints",
-            "endpoints": {"subsets": [{"addresses": [{"ip": text} for text in addresses]}]},
-        },
-    }
 
 
 def service(view: MemoryView, name: str = "antrea-mc-web") -> RawObject:

@@ -19,8 +19,8 @@ from mcagent.model.node_state import NodeState
 from mcagent.model.plan import Desired
 from mcagent.trace.live_pages import LivePage, SeenPage
 from mcagent.trace.pages import TracePage, VswitchdControl
-from tests.unit.test_trace import GOOD, NOWHERE, TO_GATEWAY
-from tests.unit.test_trace_live import ECHO, ENDS, FLOWS
+from tests.worlds.live_probes import ECHO, ENDS, FLOWS
+from tests.worlds.traced_packets import GOOD, NOWHERE, TO_GATEWAY
 
 CONFIG = Config(node_name="n", cluster_id="east", bridge="br-mc", ct_zone_base=28000)
 SHOWN = "system@ovs-system: hit:1\n  br-mc:\n"

@@ -16,7 +16,7 @@ from mcagent.trace.path import Hop, Origin
 from mcagent.trace.probing import ProbeReport, Sighting
 from mcagent.trace.report import WIDTH, PathReport
 from mcagent.trace.targets import Choice, TraceTarget
-from tests.unit.test_trace import PROBE
+from tests.worlds.traced_packets import PROBE
 
 ADDRESS = PROBE.destination
 ENDS: dict[str, Any] = {"source": "10.1.3.2", "source_port": 40000, "destination": "10.102.0.80", "port": 80}

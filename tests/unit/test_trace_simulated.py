@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from ipaddress import IPv4Address, ip_network
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from msgspec import structs
 
-from mcagent.api.codec import to_json
 from mcagent.api.status import Status
 from mcagent.api.trace import NodeTrace
 from mcagent.core.plan.render import node_summary
@@ -20,8 +18,7 @@ from mcagent.model.dataplane.facts import Facts
 from mcagent.model.errors import McagentError, SourceError
 from mcagent.model.net import PodPrefix
 from mcagent.model.objects import ApiObject, Gateway, Snapshot, WireGuardInfo
-from mcagent.trace.path import Hop, HopTracer, Origin, PathTracer, answered
-from mcagent.trace.probe import Probe, read_query
+from mcagent.trace.path import HopTracer, Origin, PathTracer, answered
 from mcagent.trace.probing import send
 from mcagent.trace.report import WIDTH, PathReport
 from mcagent.trace.simulated_tracer import make_tracer
@@ -34,43 +31,23 @@ from tests.worlds.core_inputs import (
     config,
     endpoint,
     endpoint_slice,
-    export,
-    gateway,
     networks,
-    node,
-    service,
     snapshot,
 )
 from tests.worlds.encrypted_clusters import key, keyed
-
-FAR: tuple[ApiObject, ...] = (
-    *(node("r1", "203.0.113.1", "10.20.1.0/24"), node("r2", "203.0.113.2", "10.20.2.0/24")),
-    gateway("r1", "203.0.113.1", cidr="10.97.0.0/16"),
-    *(service("web", "10.97.0.10", 80), export("web")),
-    endpoint_slice("web-1", "web", [endpoint("10.20.2.5")], ("", 8080)),
+from tests.worlds.simulated_nodes import (
+    EVERYWHERE,
+    FAR,
+    PROBE,
+    SNAPSHOTS,
+    WHO,
+    Asked,
+    every,
+    page_of,
+    stand_in,
+    traced,
+    with_gateways,
 )
-SNAPSHOTS = {
-    "home": snapshot(*HOME, cluster("east", "10.97.0.0/16", gateways=("203.0.113.1",))),
-    "east": snapshot(*FAR, cluster("home", "10.96.0.0/16", gateways=("192.0.2.1", "192.0.2.2"))),
-}
-PROBE = Probe(
-    in_port=1,
-    source=IPv4Address("10.10.3.5"),
-    destination=IPv4Address("10.97.0.10"),
-    protocol="tcp",
-    source_port=40000,
-    port=80,
-)
-WHO = {"203.0.113.1": "r1", "192.0.2.1": "g1", "192.0.2.2": "g2"}
-EVERYWHERE: dict[str, object] = {}  # configured
-Asked = Mapping[str, Status]
-
-
-def stand_in(of: str, node_name: str, statuses: Asked, links: Mapping[str, str] | None = None) -> HopTracer:
-    """Return a Node of a cluster; the first one is cluster "home"'s."""
-    name = of or "home"
-    settings = config(WHO.get(node_name, node_name), cluster_id=name, **EVERYWHERE)
-    return make_tracer(SNAPSHOTS[name], settings, statuses, links or {}, "the configuration of a test")
 
 
 @pytest.fixture(params=[False, True], ids=["clear", "encrypted"])
@@ -85,31 +62,6 @@ def encrypted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setitem(SNAPSHOTS, name, replace(source, gateways=gateways, cluster_infos=infos))
     monkeypatch.setitem(EVERYWHERE, "encryption", TrafficEncryption.WIREGUARD)
     return True
-
-
-def every() -> dict[str, HopTracer]:
-    """Return all Nodes of both clusters."""
-    names = {"home": ("w1", "g1", "g2"), "east": ("r1", "r2")}
-    return {name: stand_in(of, name, {}) for of, obj in names.items() for name in obj}
-
-
-def page_of(node: HopTracer, page: str) -> dict[str, Any]:
-    """Return the page /trace that a Node's agent would answer."""
-    return to_json(node.trace(read_query(urlsplit(page).query)))
-
-
-def traced(silent: frozenset[str], simulate: Any = stand_in) -> tuple[list[Hop], list[Hop]]:
-    """Return the way there and back where the agents of these Nodes are silent."""
-    nodes = every()
-    tracer = PathTracer(
-        statuses={name: node.status for name, node in nodes.items() if name not in silent},
-        ask=lambda name, page: page_of(nodes[name], page),
-        errors=dict.fromkeys(silent, "it did not answer within 10 s"),
-        simulate=simulate,
-    )
-    tracer.require("w1")
-    hops = list(tracer.forward("w1", PROBE))
-    return hops, list(tracer.reverse(hops))
 
 
 def test_the_way_is_the_same_whoever_is_silent(encrypted: bool) -> None:
@@ -232,21 +184,6 @@ def test_antreas_gateways_are_not_simulated() -> None:
         list(tracer.forward("w1", PROBE))[-1].why
         == "not asked: cluster east runs Antrea, whose flows are not known"
     )
-
-
-def with_gateways(status: Status, why: str, live: bool | Mapping[str, bool]) -> Status:
-    """Return /status of a Node whose gateways are live or not, all or by name."""
-    groups = (
-        structs.replace(
-            group,
-            gateways=tuple(
-                structs.replace(gateway, live=live if isinstance(live, bool) else live[gateway.name], why=why)
-                for gateway in group.gateways
-            ),
-        )
-        for group in status.gateways
-    )
-    return structs.replace(status, gateways=tuple(groups))
 
 
 def test_an_agent_that_tells_its_status_alone_is_believed() -> None:

@@ -28,8 +28,9 @@ from mcagent.trace.probe import Probe
 from mcagent.trace.simulated_tracer import ClusterObjects, Clusters, make_tracer
 from mcagent.trace.simulator import SimulatedNode, read, simulate, with_assumed_wireguard, with_live_tunnels
 from mcagent.trace.topology import Statuses
-from tests.unit.test_encryption import key
-from tests.unit.test_trace_simulated import (
+from tests.worlds.core_inputs import HOME, cluster, config, snapshot
+from tests.worlds.encrypted_clusters import key
+from tests.worlds.simulated_nodes import (
     EVERYWHERE,
     PROBE,
     SNAPSHOTS,
@@ -39,7 +40,6 @@ from tests.unit.test_trace_simulated import (
     traced,
     with_gateways,
 )
-from tests.worlds.core_inputs import HOME, cluster, config, snapshot
 
 TABLES = {
     "w1": ("Classify", "Unmap", "Source", "Departure", "Route"),
