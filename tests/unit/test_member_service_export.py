@@ -186,7 +186,7 @@ def test_a_headless_service_of_two_families_is_exported_by_its_ipv4_addresses(ot
 def test_an_endpoints_export_under_the_name_of_another_cluster_ends_the_export() -> None:
     """Cluster "east-shop" may well have that name. Nothing is exported, once: the Service export comes no more."""
     view = world(*WEB)
-    held = north_of(view).put(
+    foreign = north_of(view).put(
         {
             "kind": "ResourceExport",
             "metadata": {"name": "east-shop-web-endpoints", "namespace": AREA},
@@ -200,7 +200,7 @@ def test_an_endpoints_export_under_the_name_of_another_cluster_ends_the_export()
         controller.run()
     assert north_of(view).writes == []
     assert exports(view) == ["east-shop-web-endpoints"]
-    assert north_of(view).get(Kind.RESOURCE_EXPORT, AREA, "east-shop-web-endpoints") == held
+    assert north_of(view).get(Kind.RESOURCE_EXPORT, AREA, "east-shop-web-endpoints") == foreign
     messages = [event.message for event in controller.all_events() if event.reason == "ExportFailed"]
     assert messages == ['the name east-shop-web-endpoints is taken by cluster "east-shop"']
 
