@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcagent.agent.snapshot_store import SnapshotStore
@@ -230,7 +230,15 @@ def test_a_leader_goes_on(bad: RawObject) -> None:
 
 SERVICE_IMPORT = leader_imports.service_import(name="evil")
 ENDPOINTS_IMPORT = leader_imports.endpoints_import("10.99.0.9", name="evil")
+HEADLESS_SLICE = member_world.slice_of("evil-pods", "10.10.0.8")
+HEADLESS_SLICE["endpoints"][0] |= {"hostname": "pods-0", "nodeName": "n1", "zone": "a"}
+# Exported, too: what becomes of its slice depends on them.
+HEADLESS: Sequence[RawObject] = (
+    member_world.service("evil-pods", cluster_ip="None"),
+    member_world.export_of("evil-pods"),
+)
 MEMBER_LOCAL: Sequence[RawObject] = (
+    HEADLESS_SLICE,
     member_world.service("evil", cluster_ip="10.96.7.9"),
     member_world.slice_of("evil", "10.10.0.9"),
     member_world.export_of("evil"),
@@ -254,6 +262,7 @@ def followed(*bad: RawObject) -> dict[str, Any]:
         member_world.service("web"),
         member_world.slice_of("web", "10.10.0.5"),
         member_world.export_of("web"),
+        *HEADLESS,
     ):
         view.local.put(obj)
     north.put(leader_imports.cluster_info("west", "10.98.0.0/16", "10.30.0.0/16"))
@@ -282,6 +291,7 @@ FOLLOWED = followed()
 
 @costly
 @given(bad=st.sampled_from([*MEMBER_LOCAL, *MEMBER_LEADER]).flatmap(spoiled))
+@example(bad=changed(HEADLESS_SLICE, ("endpoints", 0, "addresses", 0), "::ffff:10.0.0.1"))
 def test_a_member_goes_on(bad: RawObject) -> None:
     """What it exports and imports otherwise does not change by a bad object, of its own cluster or the leader."""
     assert any("'east-shop-web-service'" in key for key in FOLLOWED)

@@ -141,6 +141,28 @@ def test_a_headless_service_of_two_families_is_exported_by_its_ipv4_addresses(ot
     assert [subset["addresses"] for subset in subsets(view)] == [[{"ip": "10.10.1.1", "hostname": "web-0"}]]
 
 
+def test_an_endpoints_export_under_the_name_of_another_cluster_ends_the_export() -> None:
+    """Cluster "east-shop" may well have that name. Nothing is exported, once: the Service export comes no more."""
+    view = world(*WEB)
+    foreign = north_of(view).put(
+        {
+            "kind": "ResourceExport",
+            "metadata": {"name": "east-shop-web-endpoints", "namespace": AREA},
+            "spec": {"clusterID": "east-shop", "namespace": "web", "name": "x", "kind": "Endpoints"},
+        }
+    )
+    controller = run(view)
+    for _ in range(2):
+        release(view)
+        north_of(view).writes.clear()
+        controller.run()
+    assert north_of(view).writes == []
+    assert exports(view) == ["east-shop-web-endpoints"]
+    assert north_of(view).get(Kind.RESOURCE_EXPORT, AREA, "east-shop-web-endpoints") == foreign
+    messages = [event.message for event in controller.all_events() if event.reason == "ExportFailed"]
+    assert messages == ['the name east-shop-web-endpoints is taken by cluster "east-shop"']
+
+
 @pytest.mark.parametrize("wanted", [settings(), POD_IP])
 @pytest.mark.parametrize("pods", [[], [slice_of("web", "10.10.1.1", ready=False)]])
 def test_a_service_without_ready_endpoints_is_exported_without_endpoints(

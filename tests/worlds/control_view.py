@@ -245,6 +245,9 @@ class Controller:
         self.again.pop((reconciler.name, key), None)
         if outcome.again is not None:
             self.again[reconciler.name, key] = self.view.local.clock() + outcome.again
+        deleted = {step for step in outcome.steps if isinstance(step, Ref)}
+        created = {step.ref for step in outcome.steps if isinstance(step, Wanted) and step.create}
+        assert not deleted & created, f"{reconciler.name} {key}: created and deleted again, without end"
         for item in outcome.steps:
             ref = item if isinstance(item, Ref) else item.ref
             try:

@@ -286,7 +286,7 @@ class ServiceExports:
 def _written(
     export: ApiServiceExport, decision: ExportDecision, present: _Present, leader: Leader
 ) -> tuple[list[Wanted], ResourceExport | None]:
-    """Return the ResourceExports to write, up to the first that cannot be, and the object that holds its name.
+    """Return the ResourceExports to write, and the object that holds the name of one; none is written then.
 
     That is an export of another Service with this name, and its fields that say so cannot be changed.
     """
@@ -303,7 +303,7 @@ def _written(
         if before is not None and before.is_deleting:
             break  # created again once it is gone
         if before is not None and not is_export_of(before, leader, export.namespace, export.name, kind):
-            return written, before
+            return [], before
         spec = patch(
             ResourceExportSpec,
             cluster_id=leader.cluster_id,
