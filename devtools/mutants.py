@@ -89,8 +89,9 @@ TESTS = {
     ),
     "mcagent/trace": "simulate_* trace trace_live trace_simulated trace_way what_if ../embedded/trace_simulated",
     "mcagent/controller/machinery": (
-        "controller_* control_clusters copied_cluster member_membership second_controller workqueue"
-        " ../embedded/engine ../embedded/lease"
+        "controller_* control_clusters copied_cluster dropped_values foreign_conditions member_membership"
+        " member_tokens metrics_page policy_writes resolve second_controller workqueue"
+        " ../embedded/engine ../embedded/lease ../embedded/token_renewal"
     ),
     "mcagent/controller/member": (
         "cleanup control_clusters copied_cluster duplicate_cluster_id foreign_conditions import_reports"
