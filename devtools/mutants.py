@@ -91,7 +91,8 @@ TESTS = {
     "mcagent/controller/machinery": (
         "controller_* control_clusters copied_cluster dropped_values foreign_conditions member_membership"
         " member_tokens metrics_page policy_writes resolve second_controller workqueue"
-        " ../embedded/engine ../embedded/lease ../embedded/token_renewal ../embedded/writes"
+        " ../embedded/engine ../embedded/leader_connection ../embedded/lease ../embedded/token_renewal"
+        " ../embedded/writes"
     ),
     "mcagent/controller/member": (
         "cleanup control_clusters copied_cluster duplicate_cluster_id foreign_conditions import_reports"
