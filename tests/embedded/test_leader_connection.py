@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from devtools.apiserver import ApiServer, Fault, FaultKind
 from mcagent.controller.machinery.cache import Cache
 from mcagent.controller.machinery.connection.connection import AwayError, ConnectionTiming, LeaderConnection
+from mcagent.controller.machinery.connection.secret import SecretWatch
 from mcagent.controller.machinery.reconciler import Leader, Side
 from mcagent.kube.errors import ApiGarbageError, ApiRefusalError, ApiUnreachableError
 from mcagent.model.api.multicluster import ResourceExport
@@ -129,8 +131,8 @@ def test_a_connection_reports_each_change_from_the_one_before(
     assert connection.changes[-1][1] == connection.seen
     assert [new for _, new in connection.changes[:-1]] == [old for old, _ in connection.changes[1:]]
     assert connection.epoch == 1
-    assert f"ClusterSet set: leader north at {leader_api.url}" in caplog.text
-    assert "ClusterSet set: connected to the leader" in caplog.text
+    assert f"ClusterSet set: leader north at {leader_api.url}" in caplog.messages
+    assert "ClusterSet set: connected to the leader" in caplog.messages
     count = len(connection.changes)
     connection.now = 2000.0
     connection.turn()
@@ -144,12 +146,14 @@ def test_nothing_is_followed_before_cluster_sets_and_claims_are_listed(
 ) -> None:
     """An upgraded ClusterSet has its ID in a claim: without the list it would be refused."""
     connection = TurnByTurn(local, tmp_path)
-    join(connection.objects, leader_api.url)
+    join(connection.objects, leader_api.url, cluster_id="")
+    connection.objects.put(Kind.CLUSTER_CLAIM, "id.k8s.io", value="old-east")
     raw = connection.objects.get(Kind.CLUSTER_SET, "set")
     connection.cache.replace(Side.LOCAL, Kind.CLUSTER_SET, [typed(raw, Kind.CLUSTER_SET)])
     connection._check()
     assert connection.leader is None
     connection.until(lambda: connection.leader is not None)
+    assert connection.seen.cluster_id == "old-east"
     connection.stop()
 
 
@@ -193,7 +197,7 @@ def test_a_request_that_fails_ends_the_connection_unless_one_object_was_refused(
         assert (seen.connected, seen.error, seen.since) == (True, "", 1000.0)
         return
     assert (seen.connected, seen.error, seen.since) == (False, text, 2000.0)
-    assert f"ClusterSet set: the leader is away: {text}" in caplog.text
+    assert f"ClusterSet set: the leader is away: {text}" in caplog.messages
     with pytest.raises(AwayError, match=f"^the leader is away: {text}$"):
         connection.client(1)
     connection.now = 3000.0
@@ -392,3 +396,47 @@ def test_a_connection_that_ends_delivers_nothing_more(connection: TurnByTurn, le
     assert connection.cache.count(Side.LEADER, Kind.RESOURCE_IMPORT) == 1
     with pytest.raises(AwayError):
         connection.client(1)
+
+
+def test_a_secret_is_followed_by_its_name(local: ApiServer, tmp_path: Path) -> None:
+    """The list and watch of one name; each change is reported, and another name is another Secret."""
+    objects, reports = Objects(local), SimpleQueue[str]()
+    watch = SecretWatch(client_of(local, tmp_path), NAMESPACE, lambda: reports.put("changed"), INFORMERS)
+    assert (watch.secret, watch.error) == (None, "")
+    assert not watch.knows("a")
+    reports.get(timeout=30)
+    assert watch.knows("a")
+    assert watch.secret is None
+    for name in ("b", "a"):
+        objects.put(Kind.SECRET, name, data={"token": "MQ=="})
+    reports.get(timeout=30)
+    assert watch.secret is not None
+    assert (watch.secret.name, watch.secret.data) == ("a", {"token": "MQ=="})
+    objects.put(Kind.SECRET, "a", data={"token": "Mg=="})
+    reports.get(timeout=30)
+    assert watch.secret.data == {"token": "Mg=="}
+    objects.remove(Kind.SECRET, "a")
+    reports.get(timeout=30)
+    assert watch.secret is None
+    assert reports.empty()
+    assert all("fieldSelector=metadata.name%3Da" in path for _, _, path in list(local.requests))
+    assert not watch.knows("b")
+    reports.get(timeout=30)
+    assert watch.knows("b")
+    assert watch.secret is not None
+    assert watch.secret.name == "b"
+    watch.stop()
+    assert (watch.secret, watch.error) == (None, "")
+
+
+def test_a_secret_that_cannot_be_read_has_an_error(local: ApiServer, tmp_path: Path) -> None:
+    """Until it could be read once: afterwards the last content is known."""
+    local.faults.add(Fault(kind=FaultKind.STATUS, code=403, verbs=("list",)))
+    watch = SecretWatch(client_of(local, tmp_path), NAMESPACE, lambda: None, INFORMERS)
+    watch.knows("a")
+    until(lambda: "not allowed" in watch.error)
+    assert not watch.knows("a")
+    local.faults.clear()
+    until(lambda: watch.knows("a"))
+    assert watch.error == ""
+    watch.stop()

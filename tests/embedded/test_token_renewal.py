@@ -281,7 +281,7 @@ def test_a_renewal_changes_the_token_of_the_secret_only(
     claims = claims_of(renewed)
     assert claims is not None
     assert (claims.anchor, claims.account, claims.expires - claims.issued) == (ANCHOR, "east", 3600)
-    assert f"the token of the leader is renewed: Secret {NAMESPACE}/leader-token" in caplog.text
+    assert f"the token of the leader is renewed: Secret {NAMESPACE}/leader-token" in caplog.messages
     assert renewed not in caplog.text
 
 
@@ -310,7 +310,7 @@ def test_a_refused_renewal_is_repeated_less_and_less_often(
         assert steps.step() == count
         assert "not allowed" in steps.error
         assert "kubectl" not in steps.error  # the right is the leader's to give
-        assert f"the token of the leader is not renewed: {steps.error}" in caplog.text
+        assert f"the token of the leader is not renewed: {steps.error}" in caplog.messages
         assert steps.step(after=pause - 1) == count
         steps.steady += 1
         steps.renewal.use(first)

@@ -284,11 +284,11 @@ def test_a_reconciler_that_trips_over_a_change_holds_up_no_other(caplog: pytest.
     engine.list_all()
     engine.turn()
     assert engine.taken() == [("services", "all")]
-    assert "broken: all_keys() failed" in caplog.text
+    assert "broken: all_keys() failed" in caplog.messages
     assert engine.worker.statistics.results() == {("broken", "bug"): 1}
     engine.put(ApiService, "web")
     assert engine.taken() == [("services", "web")]
-    assert "broken: keys() of a change of a Service failed" in caplog.text
+    assert "broken: keys() of a change of a Service failed" in caplog.messages
     assert engine.worker.statistics.results() == {("broken", "bug"): 2}
     assert engine.idle()
 

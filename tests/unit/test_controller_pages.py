@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import http.client
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
+from mcagent.controller.config import ControllerSettings
 from mcagent.controller.contract.member_tokens import TokenClaims, anchor_name
 from mcagent.controller.machinery.apply import DroppedValue, Verb, Write
 from mcagent.controller.machinery.engine import Engine
@@ -22,8 +25,11 @@ from mcagent.controller.machinery.reconciler import (
 )
 from mcagent.controller.machinery.serving.metrics import registry
 from mcagent.controller.machinery.serving.pages import Process, checks, make_pages, status_of
+from mcagent.controller.machinery.serving.servers import Servers
 from mcagent.controller.machinery.statistics import RESULTS, Durations
 from mcagent.core.health import HealthReason
+from mcagent.http.listening import Authentication
+from mcagent.http.server import Page
 from mcagent.kube.client import Client
 from mcagent.kube.credentials import token_kubeconfig
 from mcagent.model.api.base import Metadata
@@ -387,3 +393,86 @@ def test_metrics_of_informers() -> None:
     assert shown["informer_connected"] == {service: 1.0, imported: 0.0}
     assert shown["informer_events_total"] == {service: 9.0, imported: 4.0}
     assert shown["informer_restarts_total"] == {(*service, "bad-line"): 1.0, (*service, "closed"): 2.0}
+
+
+PAGES: Mapping[str, Any] = {
+    "/healthz": lambda: Page(body="fine\n"),
+    "/readyz": lambda: Page(body="secret of a cluster\n", status=503),
+    "/metrics": lambda: Page(body="metrics\n"),
+}
+
+
+def answers(port: int) -> dict[str, tuple[int, str]]:
+    """Return status and text of each page at a port of this machine."""
+    result = {}
+    for path in PAGES:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        result[path] = answer.status, answer.read().decode()
+        connection.close()
+    return result
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Servers]]:
+    """Give a function that starts servers; they are closed at the end."""
+    client = Client(token_kubeconfig("https://127.0.0.1:1", b"", "none"))
+    with ExitStack() as opened:
+
+        def start(**settings: Any) -> Servers:
+            servers = Servers(ControllerSettings(**settings), PAGES, client)
+            opened.callback(servers.close)
+            return servers
+
+        yield start
+
+
+ALL = {"/healthz": (200, "fine\n"), "/readyz": (503, "secret of a cluster\n"), "/metrics": (200, "metrics\n")}
+
+
+def test_on_the_loopback_one_server_has_all_pages(serve: Callable[..., Servers]) -> None:
+    """With a second address metrics and status are there, too, without health."""
+    servers = serve(listen="127.0.0.1:0", metrics_listen="0")
+    assert answers(servers.port) == ALL
+    assert servers.pages_port == servers.port
+    servers = serve(listen="127.0.0.1:0", metrics_listen="127.0.0.1:0")
+    assert answers(servers.port) == ALL
+    assert servers.pages_port != servers.port
+    of_pages = answers(servers.pages_port)
+    assert of_pages["/metrics"] == (200, "metrics\n")
+    assert (of_pages["/healthz"][0], of_pages["/readyz"][0]) == (404, 404)
+
+
+def test_on_other_addresses_health_has_no_reasons(serve: Callable[..., Servers]) -> None:
+    """And nothing else is served there."""
+    of_health = answers(serve(listen="0.0.0.0:0", metrics_listen="0").port)
+    assert of_health["/healthz"] == (200, "ok\n")
+    assert of_health["/readyz"] == (503, "not ok: see /status or the log\n")
+    assert of_health["/metrics"][0] == 404
+
+
+def test_pages_without_authentication_are_served_to_the_names_given(serve: Callable[..., Servers]) -> None:
+    """On other addresses a token is required, unless the settings say otherwise."""
+    servers = serve(
+        listen="127.0.0.1:0",
+        metrics_listen="0.0.0.0:0",
+        metrics_authentication=Authentication.NONE,
+        metrics_host_names=("controller.example",),
+    )
+    for host, status in (("controller.example", 200), ("evil.example", 421)):
+        connection = http.client.HTTPConnection("127.0.0.1", servers.pages_port, timeout=30)
+        connection.request("GET", "/metrics", headers={"Host": host})
+        assert connection.getresponse().status == status
+        connection.close()
+
+
+def test_an_address_that_cannot_be_had_frees_the_other(serve: Callable[..., Servers]) -> None:
+    """A restart finds both free."""
+    servers = serve(listen="127.0.0.1:0", metrics_listen="0")
+    listen = f"127.0.0.1:{servers.port}"
+    servers.close()
+    other = serve(listen="127.0.0.1:0", metrics_listen="0")
+    with pytest.raises(OSError, match="cannot listen on"):
+        serve(listen=listen, metrics_listen=f"127.0.0.1:{other.port}")
+    assert answers(serve(listen=listen, metrics_listen="0").port) == ALL
