@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -609,6 +610,6 @@ def test_kinds_of_the_cluster_set_are_read_in_its_namespace(
         local.put(kind, "other", COMMON_AREA)
     for namespace, gateways in ((NAMESPACE, 1), ("", 2)):
         _, cache = informers(Kind.GATEWAY, Kind.SERVICE, namespace=namespace)
-        until(lambda cache=cache: cache.synced(Side.LOCAL))
+        until(partial(cache.synced, Side.LOCAL))
         assert cache.count(Side.LOCAL, Kind.GATEWAY) == gateways
         assert cache.count(Side.LOCAL, Kind.SERVICE) >= 2

@@ -66,7 +66,7 @@ class TurnByTurn(LeaderConnection):
         until(holds)
 
     @property
-    def seen(self) -> Leader:
+    def membership(self) -> Leader:
         """The leader, of which something is known."""
         assert self.leader is not None
         return self.leader
@@ -117,7 +117,7 @@ def test_a_connection_reports_each_change_from_the_one_before(
     assert connection.turn() == 0.25
     assert (connection.leader, connection.changes, connection.epoch) == (None, [], 0)
     connection.connect(leader_api)
-    assert connection.seen == Leader(
+    assert connection.membership == Leader(
         cluster_set="set",
         cluster_id="east",
         leader_cluster_id="north",
@@ -128,7 +128,7 @@ def test_a_connection_reports_each_change_from_the_one_before(
         since=1000.0,
     )
     assert connection.changes[0][0] is None
-    assert connection.changes[-1][1] == connection.seen
+    assert connection.changes[-1][1] == connection.membership
     assert [new for _, new in connection.changes[:-1]] == [old for old, _ in connection.changes[1:]]
     assert connection.epoch == 1
     assert f"ClusterSet set: leader north at {leader_api.url}" in caplog.messages
@@ -153,7 +153,7 @@ def test_nothing_is_followed_before_cluster_sets_and_claims_are_listed(
     connection._check()
     assert connection.leader is None
     connection.until(lambda: connection.leader is not None)
-    assert connection.seen.cluster_id == "old-east"
+    assert connection.membership.cluster_id == "old-east"
     connection.stop()
 
 
@@ -192,11 +192,11 @@ def test_a_request_that_fails_ends_the_connection_unless_one_object_was_refused(
     connection.connect(leader_api)
     connection.now = 2000.0
     connection.request_ended(error)
-    seen = connection.seen
+    membership = connection.membership
     if not text:
-        assert (seen.connected, seen.error, seen.since) == (True, "", 1000.0)
+        assert (membership.connected, membership.error, membership.since) == (True, "", 1000.0)
         return
-    assert (seen.connected, seen.error, seen.since) == (False, text, 2000.0)
+    assert (membership.connected, membership.error, membership.since) == (False, text, 2000.0)
     assert f"ClusterSet set: the leader is away: {text}" in caplog.messages
     with pytest.raises(AwayError, match=f"^the leader is away: {text}$"):
         connection.client(1)
@@ -204,7 +204,11 @@ def test_a_request_that_fails_ends_the_connection_unless_one_object_was_refused(
     count = probes(leader_api)
     connection.turn()
     assert probes(leader_api) == count + 1
-    assert (connection.seen.connected, connection.seen.error, connection.seen.since) == (True, "", 3000.0)
+    assert (connection.membership.connected, connection.membership.error, connection.membership.since) == (
+        True,
+        "",
+        3000.0,
+    )
     assert connection.epoch == 1
 
 
@@ -250,7 +254,7 @@ def test_a_leader_that_is_away_is_asked_less_and_less_often(
     assert probes(leader_api) == 1
     leader_api.faults.clear()
     join(connection.objects, leader_api.url, token="fresh")
-    connection.until(lambda: connection.seen.connected)
+    connection.until(lambda: connection.membership.connected)
     assert probes(leader_api) == 2
     connection.stop()
 
@@ -261,7 +265,7 @@ def test_an_answer_that_is_no_list_is_no_connection(connection: TurnByTurn, lead
     join(connection.objects, leader_api.url)
     text = f"{leader_api.url}: the answer is no ResourceImportList"
     connection.until(lambda: connection.leader is not None and connection.leader.error == text)
-    assert not connection.seen.connected
+    assert not connection.membership.connected
 
 
 def test_a_member_that_leaves_forgets_the_leader(connection: TurnByTurn, leader_api: ApiServer) -> None:
@@ -270,10 +274,10 @@ def test_a_member_that_leaves_forgets_the_leader(connection: TurnByTurn, leader_
     remote.put(Kind.RESOURCE_IMPORT, "i", COMMON_AREA, spec={})
     connection.connect(leader_api)
     assert connection.cache.count(Side.LEADER, Kind.RESOURCE_IMPORT) == 1
-    seen = connection.seen
+    membership = connection.membership
     connection.objects.remove(Kind.CLUSTER_SET, "set")
     connection.turn()
-    assert connection.changes[-1] == (seen, None)
+    assert connection.changes[-1] == (membership, None)
     assert (connection.leader, connection.epoch, list(connection.state())) == (None, 2, [])
     assert connection.cache.count(Side.LEADER, Kind.RESOURCE_IMPORT) == 0
     assert not connection.cache.synced(Side.LEADER)
@@ -297,12 +301,12 @@ def test_another_leader_is_another_epoch_and_another_secret_is_not(
     connection.until(lambda: connection.secret_name == "second")
     connection.turn()
     assert connection.epoch == 1
-    assert connection.seen.connected
+    assert connection.membership.connected
     change(secret="second", clusterID="south")
     connection.turn()
     assert connection.epoch == 2
     connection.until(lambda: connection.leader is not None and connection.leader.connected)
-    assert connection.seen.leader_cluster_id == "south"
+    assert connection.membership.leader_cluster_id == "south"
     assert any(new is None for _, new in connection.changes)
 
 
@@ -332,26 +336,26 @@ def test_a_secret_that_is_missing_or_cannot_be_read_is_reported(
     local.faults.add(Fault(kind=FaultKind.STATUS, code=403, verbs=("list",), path="secrets"))
     join(connection.objects, leader_api.url)
     connection.until(lambda: connection.leader is not None and connection.leader.error)
-    error = connection.seen.error
+    error = connection.membership.error
     assert error.startswith(f"Secret {NAMESPACE}/leader-token cannot be read: ")
     assert f". If its Role is missing: kubectl -n {NAMESPACE} create role " in error
-    assert not connection.seen.connected
+    assert not connection.membership.connected
     secret = connection.objects.get(Kind.SECRET, "leader-token")
     connection.objects.remove(Kind.SECRET, "leader-token")
     local.faults.clear()
     text = f"Secret {NAMESPACE}/leader-token: does not exist: it must hold ca.crt and token"
-    connection.until(lambda: connection.seen.error == text)
+    connection.until(lambda: connection.membership.error == text)
     connection.objects.put(Kind.SECRET, "leader-token", data=secret["data"])
-    connection.until(lambda: connection.seen.connected)
-    assert connection.seen.error == ""
+    connection.until(lambda: connection.membership.connected)
+    assert connection.membership.error == ""
 
 
 def test_a_member_that_leaves_may_delete_its_secret_first(connection: TurnByTurn, leader_api: ApiServer) -> None:
     """It has to withdraw its exports with the credentials that it had; others lose the connection."""
     connection.connect(leader_api)
     connection.objects.remove(Kind.SECRET, "leader-token")
-    connection.until(lambda: "does not exist" in connection.seen.error)
-    assert not connection.seen.connected
+    connection.until(lambda: "does not exist" in connection.membership.error)
+    assert not connection.membership.connected
     connection.connect(leader_api)
     hold = {"finalizers": ["example.org/hold"]}
     connection.objects.change(
@@ -363,7 +367,7 @@ def test_a_member_that_leaves_may_delete_its_secret_first(connection: TurnByTurn
     until(lambda: connection.secret_name == "")
     for _ in range(3):
         connection.turn()
-    assert connection.seen.connected
+    assert connection.membership.connected
     connection.client(connection.epoch).request("GET", f"/api/v1/namespaces/{COMMON_AREA}/configmaps")
 
 

@@ -270,9 +270,9 @@ def test_without_the_lease_nothing_is_sent(world: World) -> None:
     world.objects.put(Kind.CONFIG_MAP, "x", data={"a": "1"})
     present = world.present()
     world.permit = 0.0
-    for step, known in ((wanted(a="2"), present), (REF, present), (wanted(SECOND, a="1"), None)):
+    for step, present_object in ((wanted(a="2"), present), (REF, present), (wanted(SECOND, a="1"), None)):
         with pytest.raises(NotLeadingError, match=r"^this replica does not hold the lease$"):
-            world.write(step, known)
+            world.write(step, present_object)
     assert world.objects.writes() == []
     world.written.forget(REF)
     assert world.present() == present
@@ -344,12 +344,12 @@ def test_a_deletion_is_done_whatever_its_answer(watched: World, body: str) -> No
 class PruningClient(Client):
     """A client of a server whose CRDs lack a field: it is dropped from each object that is sent."""
 
-    def request(self, method: str, path: str, *arguments: Any, body: Any = None, **more: Any) -> Any:
+    def request(self, method: str, path: str, *arguments: Any, body: Any = None, **options: Any) -> Any:
         """Drop data.new."""
         body = copy.deepcopy(body)
         if isinstance(body, dict) and isinstance(body.get("data"), dict):
             body["data"].pop("new", None)
-        return super().request(method, path, *arguments, body=body, **more)
+        return super().request(method, path, *arguments, body=body, **options)
 
 
 def test_a_field_that_the_server_drops_is_sent_once(

@@ -203,7 +203,7 @@ def test_lists_are_owned_whole_but_for_defaults_of_ports(wanted: Any, present: A
 
 
 @pytest.mark.parametrize(
-    ("wanted", "present", "same"),
+    ("desired", "present", "same"),
     [
         ([{"name": "a"}], [{"name": "a", "protocol": "TCP"}], False),
         ([{"name": "a"}], [{"name": "a", "nodePort": 1}], False),
@@ -225,14 +225,14 @@ def test_lists_are_owned_whole_but_for_defaults_of_ports(wanted: Any, present: A
         (["a"], "a", False),
     ],
 )
-def test_defaults_of_ports_count_as_such_in_lists_of_ports_only(wanted: Any, present: Any, same: bool) -> None:
+def test_defaults_of_ports_count_as_such_in_lists_of_ports_only(desired: Any, present: Any, same: bool) -> None:
     """At any depth; no value and an empty text are equal there, False and no value are not."""
-    write = plan(Wanted(ref=REF, body=content_patch(spec={"ends": wanted})), there(spec={"ends": present}))
+    write = plan(Wanted(ref=REF, body=content_patch(spec={"ends": desired})), there(spec={"ends": present}))
     assert (write is None) is same
 
 
 @pytest.mark.parametrize(
-    ("wanted", "present", "sent"),
+    ("desired", "present", "sent"),
     [
         ({"a": {"b": None, "c": {}}}, {}, None),
         ({"a": {"b": None}}, {"a": 5}, {"a": {}}),
@@ -247,9 +247,9 @@ def test_defaults_of_ports_count_as_such_in_lists_of_ports_only(wanted: Any, pre
         ({}, {"a": 1}, None),
     ],
 )
-def test_a_patch_is_a_merge_patch(wanted: Any, present: Any, sent: Any) -> None:
+def test_a_patch_is_a_merge_patch(desired: Any, present: Any, sent: Any) -> None:
     """Null removes a field that is there, and is sent for no other; empty mappings need not be there."""
-    write = plan(Wanted(ref=REF, body=content_patch(spec=wanted)), there(spec=present))
+    write = plan(Wanted(ref=REF, body=content_patch(spec=desired)), there(spec=present))
     if sent is None:
         assert write is None
     else:
@@ -342,8 +342,8 @@ def test_own_conditions_replace_those_of_their_types() -> None:
 
 def test_conditions_are_written_beside_other_fields_of_a_status() -> None:
     """Of an object that has no status yet, too."""
-    wanted = Wanted(ref=REF, body=content_patch(status={"count": 1}), conditions={"Ready": READY})
-    write = plan(wanted, there())
+    step = Wanted(ref=REF, body=content_patch(status={"count": 1}), conditions={"Ready": READY})
+    write = plan(step, there())
     assert write is not None
     assert write.body["status"] == {
         "count": 1,
@@ -351,11 +351,11 @@ def test_conditions_are_written_beside_other_fields_of_a_status() -> None:
     }
 
 
-def refusing(refusal: Refusal | None, seen: list[ApiObject]) -> Wanted:
+def refusing(refusal: Refusal | None, judged: list[ApiObject]) -> Wanted:
     """Return a step that refuses every present object with this."""
 
     def refuse(present: ApiObject) -> Refusal | None:
-        seen.append(present)
+        judged.append(present)
         return refusal
 
     return Wanted(ref=REF, body=content_patch(data={"a": "1"}), refuse=refuse)
@@ -363,18 +363,18 @@ def refusing(refusal: Refusal | None, seen: list[ApiObject]) -> Wanted:
 
 def test_an_object_that_is_refused_is_not_written() -> None:
     """The reason is that of the refusal, which judges the object that is present; an absent one is created."""
-    seen: list[ApiObject] = []
-    step = refusing(Refusal(reason="another user created it"), seen)
+    judged: list[ApiObject] = []
+    step = refusing(Refusal(reason="another user created it"), judged)
     with pytest.raises(RefusedStepError, match=r"^another user created it$"):
         plan(step, there(data={"b": "2"}))
-    (present,) = seen
+    (present,) = judged
     assert isinstance(present, ConfigMap)
     assert present.data == {"b": "2"}
     write = plan(step, None)
     assert write is not None
     assert write.verb is Verb.CREATE
-    assert len(seen) == 1
-    accepted = plan(refusing(None, seen), there())
+    assert len(judged) == 1
+    accepted = plan(refusing(None, judged), there())
     assert accepted is not None
     assert accepted.body["data"] == {"a": "1"}
 

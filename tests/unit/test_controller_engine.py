@@ -239,7 +239,7 @@ def test_news_of_the_leader_resync_those_who_have_to_do_with_it(
     ],
 )
 def test_what_the_cluster_set_shows_of_the_leader_is_a_change_of_it(
-    field_name: str, value: object, is_shown: bool
+    field_name: str, value: Any, is_shown: bool
 ) -> None:
     """Reconcilers of ClusterSets hear of it, as long as there is one."""
     engine = both()
@@ -248,7 +248,8 @@ def test_what_the_cluster_set_shows_of_the_leader_is_a_change_of_it(
     engine.put(ClusterSet, "blue")
     engine.turn()
     engine.taken()
-    engine.have_leader(replace(LEADER, **{"connected": True, field_name: value}))
+    changes: dict[str, Any] = {"connected": True, field_name: value}
+    engine.have_leader(replace(LEADER, **changes))
     assert engine.taken() == ([("imports", "blue")] if is_shown else [])
 
 
@@ -265,7 +266,7 @@ def test_a_leader_that_was_away_has_to_accept_each_object_again() -> None:
     assert not engine.view.accepted(IMPORT)
 
 
-def test_a_membership_that_begins_or_ends_concerns_everyone() -> None:
+def test_a_membership_that_begins_or_ends_concerns_all_reconcilers() -> None:
     """All keys are enqueued."""
     engine = both()
     engine.settle()
@@ -294,7 +295,7 @@ def test_a_reconciler_that_trips_over_a_change_holds_up_no_other(caplog: pytest.
 
 
 def test_an_engine_reads_what_its_reconcilers_declare() -> None:
-    """A member also its ClusterSets and claims, and everyone what other code reads."""
+    """A member also its ClusterSets and claims, and each engine what other code reads."""
     leads = TurnByTurn(Named("services", SERVICES), member=False, also=[Kind.NODE])
     assert leads.cache.kinds(Side.LOCAL) == {Kind.SERVICE, Kind.NODE}
     assert leads.cache.kinds(Side.LEADER) == frozenset()

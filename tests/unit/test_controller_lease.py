@@ -133,7 +133,7 @@ def test_a_renewal_keeps_when_the_lease_was_acquired() -> None:
 
 @pytest.mark.parametrize("present", [{}, {"spec": None}, {"spec": {"leaseTransitions": "x"}}])
 def test_a_lease_without_usable_transitions_is_counted_from_zero(present: Any) -> None:
-    """It was another's, or nobody's, before."""
+    """It was another's, or had no holder, before."""
     assert Election("a", TIMING).record(present, "now")["leaseTransitions"] == 1
 
 

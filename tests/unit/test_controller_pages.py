@@ -372,9 +372,9 @@ def test_metrics_of_the_leader() -> None:
     assert shown["leader_connected"] == shown["leader_changed_timestamp_seconds"] == {(): 0.0}
     assert token_metrics(engine) == (1.0, 1_700_000_000.0, 0.0, 0.0)
     assert token_metrics(engine, connected=False, since=5.0) == (0.0, 5.0, 0.0, 0.0)
-    times = {"issued": 1000.0, "expires": 1600.0}
+    times: dict[str, Any] = {"issued": 1000.0, "expires": 1600.0}
     bound = TokenClaims(**times, namespace="area", account="east", anchor=anchor_name("east", 3600, "a" * 20))
-    assert token_metrics(engine, token=bound)[2:] == (1600.0, pytest.approx(1400.0))
+    assert token_metrics(engine, token=bound)[2:] == pytest.approx((1600.0, 1400.0))
     foreign = TokenClaims(**times, namespace="area", account="east")
     assert token_metrics(engine, token=foreign)[2:] == (1600.0, 1500.0)
 

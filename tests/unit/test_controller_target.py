@@ -173,10 +173,10 @@ def test_a_membership_is_what_the_cluster_set_has() -> None:
     )
     assert membership([member]) == expected
     member["metadata"]["deletionTimestamp"] = "2026-02-01T00:00:00Z"
-    left = membership([member])
-    assert left is not None
-    assert left.leaving
-    assert left != expected
+    ending = membership([member])
+    assert ending is not None
+    assert ending.leaving
+    assert ending != expected
 
 
 def test_the_id_of_the_field_goes_before_that_of_the_claim() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mcagent.controller.machinery.apply import DroppedValue, Verb, Write
+from mcagent.controller.machinery.apply import DroppedValue, Path, Verb, Write
 from mcagent.controller.machinery.cache import Cache
 from mcagent.controller.machinery.reconciler import Ref, Side
 from mcagent.controller.machinery.written import DROPPED_FOR, FORGET_REPEATS, FREE, FRESH, WrittenObjects
@@ -18,6 +18,7 @@ from mcagent.model.objects import Kind
 BEAT = Ref(side=Side.LEADER, kind=Kind.CONFIG_MAP, namespace="area", name="beat")
 OTHER = Ref(side=Side.LEADER, kind=Kind.CONFIG_MAP, namespace="area", name="other")
 REASON = "not allowed"
+Values = dict[Path, DroppedValue]
 
 
 def config_map(version: str, uid: str = "u") -> ConfigMap:
@@ -160,7 +161,7 @@ def test_a_refusal_is_reported_until_a_write_succeeds() -> None:
 def test_a_write_counts_as_accepted_from_the_first_question_on() -> None:
     """By the leader that accepted it; refusals, deletions and a leader that was away end it."""
     written = WrittenObjects(Cache({}))
-    written.succeeded(BEAT, 1)  # nobody asked yet
+    written.succeeded(BEAT, 1)  # before the first question
     assert not written.accepted(BEAT, 1)
     written.succeeded(BEAT, 1)
     assert written.accepted(BEAT, 1)
@@ -276,7 +277,8 @@ def value(sent: str, *fields: str) -> DroppedValue:
 def test_dropped_values_add_up_and_are_news_once() -> None:
     """For an hour from the first on; an object that was created again, or another leader, begins anew."""
     written = WrittenObjects(Cache({}))
-    first, second = {("spec", "a"): value("1", "spec.a")}, {("spec", "b"): value("2", "spec.b")}
+    first: Values = {("spec", "a"): value("1", "spec.a")}
+    second: Values = {("spec", "b"): value("2", "spec.b")}
     assert written.add_dropped(BEAT, first, answered("u"), 1, 100.0) == {"spec.a"}
     assert written.add_dropped(BEAT, {**first, **second}, answered("u"), 1, 200.0) == {"spec.b"}
     assert written.dropped(BEAT, answered("u"), 1, 100.0 + DROPPED_FOR) == {**first, **second}

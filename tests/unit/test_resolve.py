@@ -129,5 +129,5 @@ def test_another_server_is_looked_up_at_once(resolver: Resolver) -> None:
 def test_the_addresses_of_a_name_are_bounded(resolver: Resolver) -> None:
     """A resolver may have any number; the first 64 in their order are kept."""
     resolver.answers["leader.example"] = [f"192.0.2.{number}" for number in range(100, 200)]
-    known = resolver.look_up("https://leader.example")
-    assert known == tuple(f"192.0.2.{number}" for number in range(100, 164))
+    addresses = resolver.look_up("https://leader.example")
+    assert addresses == tuple(f"192.0.2.{number}" for number in range(100, 164))
