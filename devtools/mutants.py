@@ -103,7 +103,7 @@ TESTS = {
 }
 """The tests that a sample of a package is tried with, without `.py` and `test_`; relative to tests/unit."""
 MODULES = {"mcagent/dataplane": "nft/apply nft/observe openflow/apply ovsdb/json_stream wireguard/peers"}
-"""Of these packages only the modules that unit tests cover: contract tests have the others, with real components."""
+"""Of a package only the modules that unit tests cover: contract tests have the others, with real components."""
 # Exit codes of mutmut's workers (mutmut/stats.py). Without a test that calls the function, a mutant survives.
 SURVIVED, NO_TESTS, SKIPPED, UNKNOWN, STOPPED = {0}, {5, 33}, {34}, {None, 2}, {-24, 24, 36, 152, 255}
 

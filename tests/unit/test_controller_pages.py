@@ -299,6 +299,41 @@ def samples(process: Process) -> dict[str, dict[tuple[str, ...], float]]:
     return result
 
 
+def test_labels_of_metrics() -> None:
+    """By them dashboards and alerts select time series."""
+    engine = ValueEngine(member=True)
+    state = InformerState(kind=Kind.SERVICE, restarts={"closed": 1})
+    engine.states[Side.LOCAL] = [state]
+    statistics = engine.worker.statistics
+    statistics.worked("services", "changed", 0.0)
+    statistics.wrote("services", Write(verb=Verb.PATCH, ref=IMPORT, body={}))
+    statistics.requested(Side.LEADER, "patch", "ok")
+    process = process_of(engine, members=lambda: {"ready": 1})
+    labels = {
+        family.name.removeprefix("mcagent_controller_"): {
+            label for sample in family.samples for label in sample.labels
+        }
+        for family in registry(process).collect()
+    }
+    assert {name: names for name, names in labels.items() if names} == {
+        "mcagent_build_info": {"version"},
+        "events": {"result"},
+        "unhealthy_clusters": {"reason"},
+        "members": {"state"},
+        "queue_depth": {"reconciler"},
+        "reconciles": {"reconciler", "result"},
+        "reconcile_duration_seconds": {"reconciler", "le"},
+        "writes": {"reconciler", "side", "kind", "verb"},
+        "api_requests": {"side", "verb", "code"},
+        "objects": {"side", "kind"},
+        "informer_connected": {"side", "kind"},
+        "informer_events": {"side", "kind"},
+        "informer_restarts": {"side", "kind", "reason"},
+        "webhook_requests": {"kind", "answer"},
+        "webhook_duration_seconds": {"le"},
+    }
+
+
 def test_metrics_of_keys_writes_and_requests() -> None:
     """Every result has a time series from the start; counts are those of the statistics."""
     engine = ValueEngine(member=False)
