@@ -297,7 +297,7 @@ def by_key(raw: Sequence[RawPeer]) -> dict[str, RawPeer]:
 
 def observed(*raw: RawPeer, applied: Sequence[WireGuardPeer] = ()) -> list[WireGuardPeer]:
     """Return the resources of a device with these peers."""
-    return observed_peers(DEVICE, by_key(raw), {one.public_key: one for one in applied}, NOW)
+    return observed_peers(DEVICE, by_key(raw), {resource.public_key: resource for resource in applied}, NOW)
 
 
 def test_a_peer_of_another_program_is_observed_as_it_is() -> None:
@@ -330,9 +330,9 @@ def test_a_peer_is_observed_with_what_differs(fields: dict[str, object], expecte
 def test_a_handover_that_was_interrupted_is_a_difference() -> None:
     """Networks are left at the old key, while the announced one is in use."""
     new = live(1, allowed_ips=(), last_handshake=NOW)
-    assert [one.intact for one in observed(live(0), new, applied=[ANNOUNCED])] == [False]
-    assert [one.intact for one in observed(live(0, allowed_ips=()), new, applied=[ANNOUNCED])] == [True]
-    assert [one.intact for one in observed(live(0), applied=[ANNOUNCED])] == [False]
+    assert [resource.intact for resource in observed(live(0), new, applied=[ANNOUNCED])] == [False]
+    assert [resource.intact for resource in observed(live(0, allowed_ips=()), new, applied=[ANNOUNCED])] == [True]
+    assert [resource.intact for resource in observed(live(0), applied=[ANNOUNCED])] == [False]
 
 
 def changes_to(after: WireGuardPeer, *raw: RawPeer, before: WireGuardPeer | None = None) -> list[PeerChange]:
@@ -381,13 +381,13 @@ def test_an_announced_key_that_is_withdrawn_is_removed() -> None:
 def test_networks_move_before_the_old_key_is_removed() -> None:
     """With the keepalive, which the old key loses; the next call removes the old key."""
     applied = {KEYS[3]: peer(3), KEYS[0]: ANNOUNCED}
-    silent, used = RawPeer(public_key=KEYS[1]), RawPeer(public_key=KEYS[1], last_handshake=NOW)
-    assert handovers(applied, by_key([live(0), silent])) == []
-    assert handovers(applied, by_key([live(0), used])) == [
+    announced, in_use = RawPeer(public_key=KEYS[1]), RawPeer(public_key=KEYS[1], last_handshake=NOW)
+    assert handovers(applied, by_key([live(0), announced])) == []
+    assert handovers(applied, by_key([live(0), in_use])) == [
         PeerChange(public_key=KEYS[1], keepalive=5, allowed_ips=(NETWORKS[0],)),
         PeerChange(public_key=KEYS[0], keepalive=0),
     ]
-    moved = replace(used, allowed_ips=(NETWORKS[0],))
+    moved = replace(in_use, allowed_ips=(NETWORKS[0],))
     assert handovers(applied, by_key([live(0, allowed_ips=()), moved])) == [
         PeerChange(public_key=KEYS[0], remove=True)
     ]
