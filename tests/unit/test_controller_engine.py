@@ -291,6 +291,7 @@ def test_a_reconciler_that_trips_over_a_change_holds_up_no_other(caplog: pytest.
     assert engine.taken() == [("services", "web")]
     assert "broken: keys() of a change of a Service failed" in caplog.messages
     assert engine.worker.statistics.results() == {("broken", "bug"): 2}
+    assert all(record.exc_info for record in caplog.records)  # the log has the tracebacks
     assert engine.idle()
 
 
