@@ -352,7 +352,7 @@ def test_a_step_with_an_objection_is_not_written() -> None:
     table = RefusingTable()
     errors = apply_steps(table, {0: Step(new=chain("a;b")), 1: Step(new=PODS)})
     assert list(errors) == [0]
-    assert not errors[0].retryable
+    assert errors[0].retryable is False
     assert str(errors[0]).startswith("nft: add table ip mcagent chain mct_x: rule 1 is not one rule")
     assert len(table.scripts) == 1
     assert "mct_x" not in table.scripts[0]
@@ -529,7 +529,9 @@ def test_the_program_gets_arguments_and_script_and_answers_in_english(tmp_path: 
     """Messages are compared, so they must not be translated."""
     binary = program(tmp_path, 'echo "$LC_ALL $*"; cat; echo words >&2; exit 3')
     assert run_nft(["-f", "-"], "add x\n", binary=binary) == (3, "C -f -\nadd x\n", "words\n")
-    assert NftTable("ip", "mcagent", binary).run(["list"]) == (3, "C list\n", "words\n")
+    table = NftTable("ip", "mcagent", binary)
+    assert table.run(["list"]) == (3, "C list\n", "words\n")
+    assert table.run(["-f", "-"], "add x\n") == (3, "C -f -\nadd x\n", "words\n")
 
 
 def test_a_program_that_cannot_be_run_is_an_error_of_the_table(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -392,6 +393,19 @@ def test_networks_move_before_the_old_key_is_removed() -> None:
         PeerChange(public_key=KEYS[0], remove=True)
     ]
     assert handovers(applied, by_key([moved])) == []
+
+
+def test_an_endpoint_is_written_during_a_session_only_if_it_is_configured_anew() -> None:
+    """The peer may have moved there; another change of the peer does not undo that."""
+    device = Memory()
+    applied = bring(device, {}, [peer(0)])
+    device.shake_hands(KEYS[0], now=time.time(), endpoint=ENDPOINTS[2])
+    device.written.clear()
+    applied, _ = change(device, applied, [Step(old=peer(0), new=peer(0, keepalive=9))])
+    assert device.written == [PeerChange(public_key=KEYS[0], keepalive=9)]
+    device.written.clear()
+    change(device, applied, [Step(old=peer(0), new=peer(0, keepalive=9, endpoint=ENDPOINTS[1]))])
+    assert device.written == [PeerChange(public_key=KEYS[0], endpoint=ENDPOINTS[1])]
 
 
 class Refusing(Memory):

@@ -109,6 +109,7 @@ def test_an_exchange_begins_with_the_first_reading() -> None:
     waiting = exchanges_after(first, reading(0, 10_000), 12.0)
     assert waiting == {"key": Exchange(received=0, at=10.0, sent=9000, unanswered_since=12.0)}
     assert exchanges_after(waiting, reading(0, 20_000), 13.0) == waiting
+    assert exchanges_after({}, reading(1, 9000), 10.0) == {"key": Exchange(received=1, at=10.0, sent=9000)}
     answered = exchanges_after(waiting, reading(32, 20_000), 14.0)
     assert answered == {"key": Exchange(received=32, at=14.0, sent=20_000)}
 
