@@ -318,13 +318,13 @@ def test_a_lease_that_is_released_may_be_taken_at_once(api: ApiServer, tmp_path:
     assert lease(api)["holderIdentity"] == "a"
     first.stop()
     assert first.permit() == 0.0
-    held = lease(api)
+    before = lease(api)
     requests(api)
     first.release()
     first.release()
     assert requests(api) == ["update"]
-    assert lease(api).keys() == held.keys()
-    assert lease(api)["renewTime"] > held["renewTime"]
+    assert lease(api).keys() == before.keys()
+    assert lease(api)["renewTime"] > before["renewTime"]
     assert (lease(api)["holderIdentity"], lease(api)["leaseDurationSeconds"]) == ("", 1)
     third = TurnByTurn(api, tmp_path, "c")
     third.turn()

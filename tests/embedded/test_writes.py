@@ -246,6 +246,14 @@ def test_a_patch_of_a_deleted_object_is_a_conflict(world: World) -> None:
     assert world.data() is None
 
 
+def test_a_status_that_the_server_does_not_have_is_a_refusal(world: World) -> None:
+    """Without the subresource a CRD answers 404 while the object is there: no conflict, and reported."""
+    world.objects.put(Kind.SERVICE_EXPORT, "x")
+    world.api.faults.add(Fault(kind=FaultKind.STATUS, code=404, verbs=("patch",), path="/status"))
+    with pytest.raises(ApiRefusalError, match="no such resource"):
+        world.write(Wanted(ref=EXPORT, conditions={"Ready": READY}), world.present(EXPORT))
+
+
 def test_a_deletion_of_a_deleted_object_is_done(world: World) -> None:
     """The object is absent, as desired."""
     world.objects.put(Kind.CONFIG_MAP, "x", data={})
@@ -332,12 +340,21 @@ def test_an_answer_with_another_object_is_garbage(world: World, body: str, messa
         world.write(wanted(a="1"), None)
 
 
-@pytest.mark.parametrize("body", ["42", '{"kind": "Status", "metadata": {}}', '{"kind": "ConfigMap"}'])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "42",
+        '{"kind": "Status", "metadata": {}}',
+        '{"kind": "ConfigMap"}',
+        '{"kind": "ConfigMap", "metadata": {"name": "x", "uid": "u", "resourceVersion": "1"}}',
+    ],
+)
 def test_a_deletion_is_done_whatever_its_answer(watched: World, body: str) -> None:
-    """Servers answer with a Status or with the last version of the object."""
+    """Servers answer with a Status or, for Services, with the last version of the object: it is sent once."""
     watched.write(wanted(a="1"), None)
     watched.api.faults.add(Fault(kind=FaultKind.GARBAGE, verbs=("delete",), body=body))
     assert watched.write(REF, watched.present()) == [Verb.DELETE]
+    assert watched.objects.writes() == [f"create {PATH}", f"delete {PATH}/x"]
     assert watched.cache.get(REF, ConfigMap) is None
 
 
