@@ -446,6 +446,18 @@ def test_a_refused_write_that_is_no_longer_desired_is_forgotten(world: World) ->
     assert world.written.failures() == {}
 
 
+def test_refusals_of_one_key_are_forgotten_together(world: World) -> None:
+    """Also that of a write which another refused one has replaced; those of other keys stay."""
+    world.written.failed(EXPORT, "of another key")
+    world.api.faults.add(Fault(kind=FaultKind.STATUS, code=403, verbs=("create",), times=2))
+    for ref in (REF, SECOND):
+        world.reconciler.desires = DesiredObjects(steps=[wanted(ref, a="1")])
+        assert not world.work()
+    assert sorted(world.written.failures()) == [REF, SECOND, EXPORT]
+    assert world.work()
+    assert list(world.written.failures()) == [EXPORT]
+
+
 def test_a_step_that_the_reconciler_refuses_is_a_failure(world: World) -> None:
     """Its reason is that of the object, which stays as it is."""
     world.objects.put(Kind.CONFIG_MAP, "x", data={"a": "theirs"})

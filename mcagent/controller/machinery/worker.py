@@ -51,7 +51,7 @@ class Worker:
         self._events = events
         self._gate, self._permit, self._clock = gate, permit, clock
         self.statistics = Statistics()
-        self._refused: dict[Entry, Ref] = {}  # the write of a key that was refused last
+        self._refused: dict[Entry, set[Ref]] = {}  # of a key, since it last went well
 
     def work(self, entry: Entry, queue: WorkQueue) -> bool:
         """Work on a key; return whether it went well, else it is tried again. A bug affects one key only."""
@@ -74,7 +74,7 @@ class Worker:
         check_writes(reconciler, desired)
         self._events.remember(entry, frozenset(desired.events))
         result = self._carry_out(entry, queue, desired, epoch)
-        if result in _WELL and (refused := self._refused.pop(entry, None)) is not None:
+        for refused in self._refused.pop(entry, ()) if result in _WELL else ():
             self._written.forget_failure(refused)  # the write may no longer be needed
         self.statistics.worked(name, result, time.perf_counter() - began)
         if desired.again is not None:
@@ -111,7 +111,7 @@ class Worker:
                 return "away"
             except SourceError as err:
                 self._written.forget(ref)
-                self._refused[entry] = ref
+                self._refused.setdefault(entry, set()).add(ref)
                 if self._written.failed(ref, str(err)):
                     log.warning("%s: %s: %s", entry[0], ref, err)
                 return "failed"
