@@ -402,45 +402,54 @@ def test_a_connection_that_ends_delivers_nothing_more(connection: TurnByTurn, le
         connection.client(1)
 
 
-def test_a_secret_is_followed_by_its_name(local: ApiServer, tmp_path: Path) -> None:
-    """The list and watch of one name; each change is reported, and another name is another Secret."""
-    objects, reports = Objects(local), SimpleQueue[str]()
+@pytest.fixture
+def watch(local: ApiServer, tmp_path: Path) -> Iterator[tuple[SecretWatch, SimpleQueue[str]]]:
+    """Give a watch of Secrets, and its reports of changes; it is stopped at the end."""
+    reports = SimpleQueue[str]()
     watch = SecretWatch(client_of(local, tmp_path), NAMESPACE, lambda: reports.put("changed"), INFORMERS)
-    assert (watch.secret, watch.error) == (None, "")
-    assert not watch.knows("a")
+    yield watch, reports
+    watch.stop()
+
+
+def test_a_secret_is_followed_by_its_name(local: ApiServer, watch: tuple[SecretWatch, SimpleQueue[str]]) -> None:
+    """The list and watch of one name; each change is reported, and another name is another Secret."""
+    objects, (secrets, reports) = Objects(local), watch
+    assert (secrets.secret, secrets.error) == (None, "")
+    secrets.knows("a")
     reports.get(timeout=30)
-    assert watch.knows("a")
-    assert watch.secret is None
+    assert secrets.knows("a")
+    assert secrets.secret is None
     for name in ("b", "a"):
         objects.put(Kind.SECRET, name, data={"token": "MQ=="})
     reports.get(timeout=30)
-    assert watch.secret is not None
-    assert (watch.secret.name, watch.secret.data) == ("a", {"token": "MQ=="})
+    assert secrets.secret is not None
+    assert (secrets.secret.name, secrets.secret.data) == ("a", {"token": "MQ=="})
     objects.put(Kind.SECRET, "a", data={"token": "Mg=="})
     reports.get(timeout=30)
-    assert watch.secret.data == {"token": "Mg=="}
+    assert secrets.secret.data == {"token": "Mg=="}
     objects.remove(Kind.SECRET, "a")
     reports.get(timeout=30)
-    assert watch.secret is None
+    assert secrets.secret is None
     assert reports.empty()
     assert all("fieldSelector=metadata.name%3Da" in path for _, _, path in list(local.requests))
-    assert not watch.knows("b")
+    secrets.knows("b")
     reports.get(timeout=30)
-    assert watch.knows("b")
-    assert watch.secret is not None
-    assert watch.secret.name == "b"
-    watch.stop()
-    assert (watch.secret, watch.error) == (None, "")
+    assert secrets.knows("b")
+    assert secrets.secret is not None
+    assert secrets.secret.name == "b"
+    secrets.stop()
+    assert (secrets.secret, secrets.error) == (None, "")
 
 
-def test_a_secret_that_cannot_be_read_has_an_error(local: ApiServer, tmp_path: Path) -> None:
+def test_a_secret_that_cannot_be_read_has_an_error(
+    local: ApiServer, watch: tuple[SecretWatch, SimpleQueue[str]]
+) -> None:
     """Until it could be read once: afterwards the last content is known."""
     local.faults.add(Fault(kind=FaultKind.STATUS, code=403, verbs=("list",)))
-    watch = SecretWatch(client_of(local, tmp_path), NAMESPACE, lambda: None, INFORMERS)
-    watch.knows("a")
-    until(lambda: "not allowed" in watch.error)
-    assert not watch.knows("a")
+    secrets, _ = watch
+    secrets.knows("a")
+    until(lambda: "not allowed" in secrets.error)
+    assert not secrets.knows("a")
     local.faults.clear()
-    until(lambda: watch.knows("a"))
-    assert watch.error == ""
-    watch.stop()
+    until(lambda: secrets.knows("a"))
+    assert secrets.error == ""
