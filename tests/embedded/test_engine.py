@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from devtools.apiserver import GARBAGE, ApiServer, Fault, FaultKind
 from mcagent.controller.machinery.cache import Cache
 from mcagent.controller.machinery.engine import Engine
+from mcagent.controller.machinery.informers import LocalInformers
 from mcagent.controller.machinery.reconciler import (
     Access,
     DesiredObjects,
@@ -590,3 +592,79 @@ def test_who_only_writes_to_the_leader_holds_up_nothing_local(
     until(lambda: said(local, "a") == "one", timeout=4.5)
     leader_api.faults.clear()
     leader_api.drop_connections()
+
+
+# --- the informers of this cluster ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def informers(api: ApiServer, tmp_path: Path) -> Iterator[Callable[..., tuple[LocalInformers, Cache]]]:
+    """Give a function that reads kinds into a cache; all is stopped at the end."""
+    started: list[LocalInformers] = []
+
+    def start(*kinds: Kind, namespace: str = "") -> tuple[LocalInformers, Cache]:
+        cache = Cache({Side.LOCAL: kinds})
+        informers = LocalInformers(
+            kinds, client_of(api, tmp_path), cache, namespace=namespace, timing=QUICK.informers
+        )
+        informers.start()
+        started.append(informers)
+        return informers, cache
+
+    yield start
+    for informers in started:
+        informers.stop()
+
+
+@pytest.mark.parametrize(
+    ("code", "report"),
+    [
+        (404, ("INFO", "the API server does not have labelidentities: assuming none")),
+        (403, ("WARNING", "not allowed to read labelidentities: assuming none")),
+    ],
+)
+def test_kinds_that_a_cluster_may_lack_count_as_empty(
+    api: ApiServer,
+    informers: Callable[..., tuple[LocalInformers, Cache]],
+    caplog: pytest.LogCaptureFixture,
+    code: int,
+    report: tuple[str, str],
+) -> None:
+    """Once their list was refused; other kinds are waited for, and a kind that can be read is read."""
+    caplog.set_level("INFO")
+    for path in ("labelidentities", "services"):
+        api.faults.add(Fault(kind=FaultKind.STATUS, code=code, verbs=("list",), path=path))
+    reader, cache = informers(Kind.LABEL_IDENTITY, Kind.SERVICE, Kind.CLUSTER_CLAIM)
+    until(lambda: all(state.restarts for state in reader.state() if state.kind is not Kind.CLUSTER_CLAIM))
+    until(lambda: Kind.CLUSTER_CLAIM not in cache.unsynced(Side.LOCAL))
+    assert cache.unsynced(Side.LOCAL) == {Kind.LABEL_IDENTITY, Kind.SERVICE}
+    reader.do_without_missing()
+    assert cache.unsynced(Side.LOCAL) == {Kind.SERVICE}
+    reader.do_without_missing()
+    reports = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert [entry for entry in reports if entry[1].endswith("assuming none")] == [report]
+
+
+def test_a_kind_whose_list_fails_in_another_way_is_waited_for(
+    api: ApiServer, informers: Callable[..., tuple[LocalInformers, Cache]]
+) -> None:
+    """Its objects may be there: taking it for empty would delete what follows from them."""
+    api.faults.add(Fault(kind=FaultKind.STATUS, code=500, verbs=("list",), path="labelidentities"))
+    reader, cache = informers(Kind.LABEL_IDENTITY)
+    until(lambda: any(state.restarts for state in reader.state()))
+    reader.do_without_missing()
+    assert cache.unsynced(Side.LOCAL) == {Kind.LABEL_IDENTITY}
+
+
+def test_kinds_of_the_cluster_set_are_read_in_its_namespace(
+    api: ApiServer, local: Objects, informers: Callable[..., tuple[LocalInformers, Cache]]
+) -> None:
+    """Services of all namespaces are exported; a leader's controller has no namespace, and reads all."""
+    for kind in (Kind.GATEWAY, Kind.SERVICE):
+        local.put(kind, "own")
+        local.put(kind, "other", COMMON_AREA)
+    for namespace, gateways in ((NAMESPACE, 1), ("", 2)):
+        _, cache = informers(Kind.GATEWAY, Kind.SERVICE, namespace=namespace)
+        until(partial(cache.synced, Side.LOCAL))
+        assert cache.count(Side.LOCAL, Kind.GATEWAY) == gateways
+        assert cache.count(Side.LOCAL, Kind.SERVICE) >= 2

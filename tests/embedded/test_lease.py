@@ -165,6 +165,186 @@ def test_nonsense_numbers_are_refused() -> None:
             LeaseTiming(**numbers)
 
 
+class TurnByTurn(Elector):
+    """An elector whose turns a test makes, at times of a clock that the test moves."""
+
+    def __init__(self, api: ApiServer, path: Path, name: str) -> None:
+        self.now = 1000.0
+        self.told: list[str] = []
+        super().__init__(
+            client_of(api, path),
+            namespace=NAMESPACE,
+            name="mcagent-test",
+            identity=name,
+            gained=lambda: self.told.append("gained"),
+            lost=lambda: self.told.append("lost"),
+            timing=LeaseTiming(duration=15.0, renew_deadline=10.0, retry=2.0),
+            clock=lambda: self.now,
+        )
+
+    def turn(self, after: float = 0.0) -> float:
+        """Try once, so many seconds after the turn before; return the seconds to the next try."""
+        self.now += after
+        return self._elect()
+
+
+def requests(api: ApiServer) -> list[str]:
+    """Return the verbs of the requests since the last call."""
+    verbs = [verb for _, verb, _ in api.requests]
+    api.requests.clear()
+    return verbs
+
+
+def test_the_first_turn_creates_the_lease_and_later_ones_renew_it(api: ApiServer, tmp_path: Path) -> None:
+    """One request each; a turn comes before the deadline, and the permit counts from its beginning."""
+    first = TurnByTurn(api, tmp_path, "a")
+    assert first.permit() == 0.0
+    assert first.turn() == 2.0
+    assert (first.told, first.holder, first.error) == (["gained"], "a", "")
+    assert first.permit() == 10.0
+    assert requests(api) == ["get", "create"]
+    created = Objects(api).get(Kind.LEASE, "mcagent-test")
+    assert (created["apiVersion"], created["metadata"]["namespace"]) == ("coordination.k8s.io/v1", NAMESPACE)
+    assert created["spec"]["holderIdentity"] == "a"
+    first.turn(after=2.0)
+    assert first.permit() == 10.0
+    assert requests(api) == ["update"]
+    renewed = lease(api)
+    assert renewed["renewTime"] > created["spec"]["renewTime"]
+    assert renewed["acquireTime"] == created["spec"]["acquireTime"]
+    assert first.told == ["gained"]
+
+
+def test_a_replica_waits_while_another_renews_and_takes_over_when_it_does_not(
+    api: ApiServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The Lease's duration after the last renewal that was seen; the first replica then hears of the loss."""
+    first, second = TurnByTurn(api, tmp_path, "a"), TurnByTurn(api, tmp_path, "b")
+    first.turn()
+    for _ in range(3):
+        assert 2.0 <= second.turn(after=10.0) <= 2.4
+        first.turn(after=5.0)
+    assert (second.holder, second.error, second.permit(), second.told) == ("a", "", 0.0, [])
+    second.turn()
+    second.turn(after=14.9)
+    assert lease(api)["holderIdentity"] == "a"
+    second.turn(after=0.1)
+    assert (lease(api)["holderIdentity"], lease(api)["leaseTransitions"]) == ("b", 1)
+    assert (second.told, second.permit()) == (["gained"], 10.0)
+    assert 2.0 <= first.turn(after=1.0) <= 2.4
+    assert f"lease {NAMESPACE}/mcagent-test: lost: taken by another replica" in caplog.messages
+    assert (first.told, first.holder, first.permit(), first.error) == (["gained", "lost"], "b", 0.0, "")
+    first.turn(after=1.0)
+    assert first.told == ["gained", "lost"]
+    assert lease(api)["holderIdentity"] == "b"
+
+
+def test_a_holder_that_cannot_renew_goes_on_until_the_deadline(
+    api: ApiServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It says why, tries again before the deadline, and holds the Lease again afterwards."""
+    first = TurnByTurn(api, tmp_path, "a")
+    first.turn()
+    api.faults.add(Fault(kind=FaultKind.STATUS, code=500, verbs=("update", "get")))
+    assert first.turn(after=4.0) == 2.0
+    assert "HTTP 500" in first.error
+    assert (first.told, first.permit()) == (["gained"], 6.0)
+    assert first.turn(after=5.0) == pytest.approx(1.0)
+    assert first.turn(after=0.995) == pytest.approx(0.01)
+    first.turn(after=1.0)
+    assert (first.told, first.permit()) == (["gained", "lost"], 0.0)
+    assert f"lease {NAMESPACE}/mcagent-test: lost: {first.error}" in caplog.messages
+    api.faults.clear()
+    first.turn(after=1.0)
+    assert (first.told, first.error) == (["gained", "lost", "gained"], "")
+    assert lease(api)["leaseTransitions"] == 0
+
+
+def test_a_change_of_the_lease_by_another_client_is_no_loss(api: ApiServer, tmp_path: Path) -> None:
+    """Metadata that a user adds makes one renewal conflict; the metadata stays."""
+    first = TurnByTurn(api, tmp_path, "a")
+    first.turn()
+    labels = {"labels": {"theirs": "1"}}
+    Objects(api).change(Kind.LEASE, "mcagent-test", lambda old: {**old, "metadata": {**old["metadata"], **labels}})
+    requests(api)
+    first.turn(after=2.0)
+    assert requests(api) == ["update", "get"]
+    assert (first.told, first.permit(), first.error) == (["gained"], 8.0, "")
+    first.turn(after=2.0)
+    assert requests(api) == ["update"]
+    assert first.permit() == 10.0
+    assert Objects(api).get(Kind.LEASE, "mcagent-test")["metadata"]["labels"] == {"theirs": "1"}
+
+
+def test_a_deleted_lease_is_created_again(api: ApiServer, tmp_path: Path) -> None:
+    """Within the deadline no loss is reported."""
+    first = TurnByTurn(api, tmp_path, "a")
+    first.turn()
+    Objects(api).remove(Kind.LEASE, "mcagent-test")
+    first.turn(after=2.0)
+    assert "not found" in first.error
+    first.turn(after=2.0)
+    assert (first.told, first.error, first.permit()) == (["gained"], "", 10.0)
+    assert lease(api)["holderIdentity"] == "a"
+
+
+@pytest.mark.parametrize("spec", [{}, {"spec": {"holderIdentity": ""}}])
+def test_a_lease_of_a_manifest_is_taken(api: ApiServer, tmp_path: Path, spec: dict[str, Any]) -> None:
+    """One that an administrator created, without a holder or without any content."""
+    Objects(api).put(Kind.LEASE, "mcagent-test", **spec)
+    first = TurnByTurn(api, tmp_path, "a")
+    first.turn()
+    assert (first.told, first.error) == (["gained"], "")
+    assert lease(api)["holderIdentity"] == "a"
+
+
+def test_a_lease_that_is_none_is_left_as_it_is(api: ApiServer, tmp_path: Path) -> None:
+    """The error names the server."""
+    Objects(api).put(Kind.LEASE, "mcagent-test", spec=["x"])
+    first = TurnByTurn(api, tmp_path, "a")
+    first.turn()
+    assert first.error == f"{api.url}: the Lease has no usable spec"
+    assert first.told == []
+    assert Objects(api).get(Kind.LEASE, "mcagent-test")["spec"] == ["x"]
+
+
+def test_a_lease_that_is_released_may_be_taken_at_once(api: ApiServer, tmp_path: Path) -> None:
+    """After `stop`, which ends the permit; only the holder releases it, and once."""
+    first, second = TurnByTurn(api, tmp_path, "a"), TurnByTurn(api, tmp_path, "b")
+    first.turn()
+    second.turn()
+    second.stop()
+    second.release()
+    assert lease(api)["holderIdentity"] == "a"
+    first.stop()
+    assert first.permit() == 0.0
+    before = lease(api)
+    requests(api)
+    first.release()
+    first.release()
+    assert requests(api) == ["update"]
+    assert lease(api).keys() == before.keys()
+    assert lease(api)["renewTime"] > before["renewTime"]
+    assert (lease(api)["holderIdentity"], lease(api)["leaseDurationSeconds"]) == ("", 1)
+    third = TurnByTurn(api, tmp_path, "c")
+    third.turn()
+    assert third.told == ["gained"]
+    assert lease(api)["leaseTransitions"] == 1
+
+
+def test_a_lease_that_cannot_be_released_runs_out(
+    api: ApiServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The end of the process does not wait for it."""
+    first = TurnByTurn(api, tmp_path, "a")
+    first.turn()
+    first.stop()
+    api.faults.add(Fault(kind=FaultKind.STATUS, code=500, verbs=("update",)))
+    first.release()
+    assert any(text.startswith(f"lease {NAMESPACE}/mcagent-test: not released: ") for text in caplog.messages)
+    assert lease(api)["holderIdentity"] == "a"
+
+
 _STEP = st.tuples(
     st.sampled_from(["a", "b", "c"]), st.sampled_from(["try", "lost answer", "no answer"]), st.floats(0.1, 8)
 )

@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devtools.apiserver.storage.merge import merge_patch
-from mcagent.controller.machinery.apply import Verb, Write, plan
-from mcagent.controller.machinery.reconciler import Ref, Wanted
+from mcagent.controller.machinery.apply import RefusedStepError, Verb, Write, plan
+from mcagent.controller.machinery.reconciler import Ref, Refusal, Wanted
+from mcagent.model.api.base import ApiObject, Condition
+from mcagent.model.api.kubernetes import ConfigMap
 from mcagent.model.objects import Kind
 from tests.worlds.memory_objects import content_patch
 
@@ -178,12 +180,211 @@ def test_a_delete_names_what_was_looked_at() -> None:
         ([{"port": 80}], [{"port": 80, "name": "", "nodePort": 30001}], True),
         ([{"port": 80}], [{"port": 80}, {"port": 81}], False),
         ([{"port": 1}], [{"port": True}], False),
+        ([{"port": 80, "protocol": "UDP"}], [{"port": 80, "protocol": "TCP"}], False),
+        ([{"port": 80, "targetPort": "http"}], [{"port": 80, "targetPort": 80}], False),
+        ([{"port": 80, "name": "", "appProtocol": None}], [{"port": 80}], True),
+        ([{"port": 80}], [{"port": 80, "appProtocol": None}], True),
+        ([{"port": 80}, {"port": 81}], [{"port": 81}, {"port": 80}], False),
+        ([{"port": 80}], [80], False),
+        ([{"port": 80}], {"port": 80}, False),
         ([], None, True),
+        ([], [], True),
         ([], [{"port": 80}], False),
+        ([{"port": 80}], None, False),
     ],
 )
 def test_lists_are_owned_whole_but_for_defaults_of_ports(wanted: Any, present: Any, same: bool) -> None:
-    """What the server fills in by itself is no difference; everything else in a list is."""
+    """What the server fills in by itself is no difference; everything else in a list is, and it is sent whole."""
     fields = {} if present is None else {"ports": present}
     write = plan(Wanted(ref=REF, body=content_patch(spec={"ports": wanted})), there(spec=fields))
     assert (write is None) is same
+    if write is not None:
+        assert write.body["spec"] == {"ports": wanted}
+
+
+@pytest.mark.parametrize(
+    ("desired", "present", "same"),
+    [
+        ([{"name": "a"}], [{"name": "a", "protocol": "TCP"}], False),
+        ([{"name": "a"}], [{"name": "a", "nodePort": 1}], False),
+        ([{"name": "a", "zone": ""}], [{"name": "a"}], True),
+        ([{"name": "a"}], [{"name": "a", "zone": ""}], True),
+        ([{"name": "a"}], [{"name": "a", "ready": False}], False),
+        ([{"name": "a", "ready": False}], [{"name": "a"}], False),
+        ([{"name": "a", "ready": True}], [{"name": "a", "ready": 1}], False),
+        ([{"name": "a", "weight": 1}], [{"name": "a", "weight": 1.0}], True),
+        (
+            [{"name": "a", "ports": [{"port": 80}]}],
+            [{"name": "a", "ports": [{"port": 80, "protocol": "TCP"}]}],
+            True,
+        ),
+        ([{"name": "a", "ports": [{"port": 80}]}], [{"name": "a", "ports": [{"port": 81}]}], False),
+        ([["a"], ["b"]], [["a"], ["c"]], False),
+        ([["a"], []], [["a"], None], True),
+        (["a", "b"], ["b", "a"], False),
+        (["a"], "a", False),
+    ],
+)
+def test_defaults_of_ports_count_as_such_in_lists_of_ports_only(desired: Any, present: Any, same: bool) -> None:
+    """At any depth; no value and an empty text are equal there, False and no value are not."""
+    write = plan(Wanted(ref=REF, body=content_patch(spec={"ends": desired})), there(spec={"ends": present}))
+    assert (write is None) is same
+
+
+@pytest.mark.parametrize(
+    ("desired", "present", "sent"),
+    [
+        ({"a": {"b": None, "c": {}}}, {}, None),
+        ({"a": {"b": None}}, {"a": 5}, {"a": {}}),
+        ({"a": {"b": None, "c": 1}}, {}, {"a": {"c": 1}}),
+        ({"a": {"b": None, "c": 1}}, {"a": {"b": 0, "c": 1}}, {"a": {"b": None}}),
+        ({"a": {"b": {"c": None}}}, {"a": {"b": {"c": "", "d": 1}}}, {"a": {"b": {"c": None}}}),
+        ({"a": [{"b": None, "c": "null"}, None]}, {}, {"a": [{"c": "null"}, None]}),
+        ({"a": ""}, {}, {"a": ""}),
+        ({"a": False}, {}, {"a": False}),
+        ({"a": 0}, {"a": False}, {"a": 0}),
+        ({"a": {"b": 1}}, {"a": [1]}, {"a": {"b": 1}}),
+        ({}, {"a": 1}, None),
+    ],
+)
+def test_a_patch_is_a_merge_patch(desired: Any, present: Any, sent: Any) -> None:
+    """Null removes a field that is there, and is sent for no other; empty mappings need not be there."""
+    write = plan(Wanted(ref=REF, body=content_patch(spec=desired)), there(spec=present))
+    if sent is None:
+        assert write is None
+    else:
+        assert write is not None
+        assert write.body == {"metadata": {"resourceVersion": "7"}, "spec": sent}
+
+
+def test_nothing_is_wanted_of_an_object_that_has_no_such_part() -> None:
+    """A part without values is not written; one with values is written whole."""
+    assert plan(Wanted(ref=REF, body=content_patch(spec={"a": None, "b": {}})), there()) is None
+    write = plan(Wanted(ref=REF, body=content_patch(spec={"a": None, "b": 1})), there(spec=None))
+    assert write is not None
+    assert write.body["spec"] == {"b": 1}
+
+
+def test_labels_are_patched_together_with_the_version() -> None:
+    """Labels of others are not in the patch; a label that must be absent is."""
+    present = there()
+    present["metadata"]["labels"] = {"theirs": "1", "old": "2", "right": "3"}
+    labels = {"new": "1", "old": None, "right": "3"}
+    write = plan(Wanted(ref=REF, body=content_patch(metadata={"labels": labels})), present)
+    assert write is not None
+    assert write.body == {"metadata": {"labels": {"new": "1", "old": None}, "resourceVersion": "7"}}
+
+
+def test_an_object_without_a_namespace_is_created_without_one() -> None:
+    """A cluster-scoped kind has no namespace, whatever its Ref has; null is not sent in a creation."""
+    ref = Ref(kind=Kind.CLUSTER_NETWORK_POLICY, namespace="ns", name="strict")
+    metadata = {"labels": {"a": "1", "b": None}}
+    write = plan(Wanted(ref=ref, body=content_patch(metadata=metadata, extra=None, data=[{"a": None}])), None)
+    assert write == Write(
+        verb=Verb.CREATE,
+        ref=ref,
+        body={
+            "apiVersion": "crd.antrea.io/v1beta1",
+            "kind": "ClusterNetworkPolicy",
+            "metadata": {"name": "strict", "labels": {"a": "1"}},
+            "data": [{}],
+        },
+    )
+
+
+def test_a_creation_has_no_status() -> None:
+    """It follows through the subresource."""
+    write = plan(Wanted(ref=REF, body=content_patch(data={"a": "1"}, status={"ready": True})), None)
+    assert write is not None
+    assert "status" not in write.body
+
+
+def test_a_delete_has_the_preconditions_that_the_object_has() -> None:
+    """An object without uid, of a server for tests, is deleted by its version."""
+    present = there()
+    del present["metadata"]["uid"]
+    write = plan(REF, present)
+    assert write is not None
+    assert write.verb is Verb.DELETE
+    assert write.ref == REF
+    assert write.body == {
+        "apiVersion": "v1",
+        "kind": "DeleteOptions",
+        "preconditions": {"resourceVersion": "7"},
+    }
+
+
+READY = Condition(type="Ready", status="True", reason="Done", message="ok")
+THEIRS = {"type": "Theirs", "status": "True", "message": None}
+
+
+def conditions_written(conditions: dict[str, Condition | None], *present: Any) -> Any:
+    """Return the conditions that are written over these; None: nothing is written."""
+    write = plan(Wanted(ref=REF, conditions=conditions), there(status={"conditions": list(present), "n": 1}))
+    if write is None:
+        return None
+    assert write.verb is Verb.STATUS
+    assert list(write.body["status"]) == ["conditions"]
+    return write.body["status"]["conditions"]
+
+
+def test_own_conditions_replace_those_of_their_types() -> None:
+    """Own ones first, then those of others as they are; None removes a type, and nothing else does."""
+    ready = {"type": "Ready", "status": "True", "reason": "Done", "message": "ok"}
+    old = {**ready, "status": "False"}
+    assert conditions_written({"Ready": READY}, THEIRS, old) == [ready, THEIRS]
+    assert conditions_written({"Ready": READY}, ready, THEIRS) is None
+    assert conditions_written({"Ready": None}, old, THEIRS) == [THEIRS]
+    assert conditions_written({"Ready": None}, THEIRS) is None
+    assert conditions_written({"Ready": READY, "Other": None}, {"type": "Other"}) == [ready]
+    assert conditions_written({}, old, THEIRS) is None
+
+
+def test_conditions_are_written_beside_other_fields_of_a_status() -> None:
+    """Of an object that has no status yet, too."""
+    step = Wanted(ref=REF, body=content_patch(status={"count": 1}), conditions={"Ready": READY})
+    write = plan(step, there())
+    assert write is not None
+    assert write.body["status"] == {
+        "count": 1,
+        "conditions": [{"type": "Ready", "status": "True", "reason": "Done", "message": "ok"}],
+    }
+
+
+def refusing(refusal: Refusal | None, judged: list[ApiObject]) -> Wanted:
+    """Return a step that refuses every present object with this."""
+
+    def refuse(present: ApiObject) -> Refusal | None:
+        judged.append(present)
+        return refusal
+
+    return Wanted(ref=REF, body=content_patch(data={"a": "1"}), refuse=refuse)
+
+
+def test_an_object_that_is_refused_is_not_written() -> None:
+    """The reason is that of the refusal, which judges the object that is present; an absent one is created."""
+    judged: list[ApiObject] = []
+    step = refusing(Refusal(reason="another user created it"), judged)
+    with pytest.raises(RefusedStepError, match=r"^another user created it$"):
+        plan(step, there(data={"b": "2"}))
+    (present,) = judged
+    assert isinstance(present, ConfigMap)
+    assert present.data == {"b": "2"}
+    write = plan(step, None)
+    assert write is not None
+    assert write.verb is Verb.CREATE
+    assert len(judged) == 1
+    accepted = plan(refusing(None, judged), there())
+    assert accepted is not None
+    assert accepted.body["data"] == {"a": "1"}
+
+
+def test_a_refusal_writes_its_own_body_first() -> None:
+    """Then the object is refused; what was wanted is not written."""
+    step = refusing(Refusal(reason="in use", body=content_patch(data={"claimed": "no"})), [])
+    write = plan(step, there(data={"claimed": "yes"}))
+    assert write is not None
+    assert write.verb is Verb.PATCH
+    assert write.body == {"metadata": {"resourceVersion": "7"}, "data": {"claimed": "no"}}
+    with pytest.raises(RefusedStepError, match="in use"):
+        plan(step, there(data={"claimed": "no"}))

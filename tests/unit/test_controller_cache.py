@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -241,3 +242,108 @@ def test_indexes_that_cannot_work_are_refused() -> None:
         Cache({Side.LOCAL: [KIND]}, [COLOURS, replace(COLOURS, values=lambda _obj: [])])
     with pytest.raises(ValueError, match="not read"):
         Cache({Side.LOCAL: [Kind.NODE]}, [COLOURS])
+
+
+def test_a_side_of_another_server_begins_anew() -> None:
+    """Its kinds are unknown again, with their indexes; the other side stays, and nothing is reported."""
+    changes: list[ObjectChange] = []
+    away = replace(COLOURS, side=Side.LEADER)
+    cache = Cache({Side.LOCAL: [KIND], Side.LEADER: [KIND]}, [COLOURS, away], changes.extend)
+    for side in Side:
+        cache.replace(side, KIND, [obj("a", 1)])
+    changes.clear()
+    cache.clear(Side.LEADER)
+    assert changes == []
+    assert (cache.synced(Side.LOCAL), cache.synced(Side.LEADER)) == (True, False)
+    assert (cache.count(Side.LOCAL, KIND), cache.count(Side.LEADER, KIND)) == (1, 0)
+    assert cache.count_indexed(away, "red") == 0
+    cache.replace(Side.LEADER, KIND, [obj("b", 1)])
+    assert [account.name for account in cache.indexed(away, "red")] == ["b"]
+    assert [account.name for account in cache.indexed(COLOURS, "red")] == ["a"]
+
+
+def test_a_kind_that_is_not_served_counts_as_listed() -> None:
+    """Nothing is forgotten of a kind that was listed before."""
+    calls: list[Sequence[ObjectChange]] = []
+    cache = Cache({Side.LOCAL: [KIND]}, listen=calls.append)
+    cache.absent(Side.LOCAL, KIND)
+    assert cache.synced(Side.LOCAL)
+    assert [list(changes) for changes in calls] == [[]]
+    cache.apply(Side.LOCAL, KIND, WatchEvent(type=EventType.ADDED, object=obj("a", 1)))
+    cache.absent(Side.LOCAL, KIND)
+    assert cache.count(Side.LOCAL, KIND) == 1
+
+
+def test_the_first_list_is_reported_after_its_changes_and_once() -> None:
+    """A listener that looks at what is synced sees the kind so only then."""
+    calls: list[tuple[int, bool]] = []
+    cache = Cache(
+        {Side.LOCAL: [KIND]}, listen=lambda changes: calls.append((len(changes), cache.synced(Side.LOCAL)))
+    )
+    cache.replace(Side.LOCAL, KIND, [obj("a", 1), obj("b", 1)])
+    assert calls == [(2, False), (0, True)]
+    cache.replace(Side.LOCAL, KIND, [obj("a", 1), obj("b", 1)])
+    assert len(calls) == 2
+    cache.replace(Side.LOCAL, KIND, [obj("b", 1)])
+    assert calls[2:] == [(1, True)]
+
+
+def test_changes_have_the_old_and_the_new_object(world: World) -> None:
+    """With side and kind: of events, of lists, and of answers to writes."""
+    first, second, third = obj("a", 1), obj("a", 2), obj("a", 3)
+    world.event(EventType.ADDED, first)
+    world.cache.replace(Side.LOCAL, KIND, [second])
+    world.cache.wrote(ref("a"), third)
+    world.cache.wrote(ref("a"), None, third)
+    world.event(EventType.ADDED, obj("b", 4))
+    world.event(EventType.DELETED, obj("b", 5))
+    world.cache.wrote(ref("c"), obj("c", 6))
+    world.cache.forget_unconfirmed(-1.0)
+    pairs = [(first, second), (second, third), (third, None), (None, obj("b", 4)), (obj("b", 4), None)]
+    pairs += [(None, obj("c", 6)), (obj("c", 6), None)]
+    assert world.changes == [
+        ObjectChange(side=Side.LOCAL, kind=KIND, old=old, new=new) for old, new in [(None, first), *pairs]
+    ]
+
+
+def test_a_write_of_a_kind_that_is_not_read_is_not_kept(world: World) -> None:
+    """Nor is one of the other side."""
+    world.cache.wrote(Ref(kind=Kind.NODE, name="n1"), obj("n1", 1, namespace=""))
+    world.cache.wrote(replace(ref("a"), side=Side.LEADER), obj("a", 1))
+    assert world.changes == []
+    assert world.cache.kinds(Side.LOCAL) == {KIND}
+    assert world.cache.kinds(Side.LEADER) == frozenset()
+
+
+def test_an_object_that_a_later_list_lacks_is_not_forgotten_twice(world: World) -> None:
+    """What a list has shown is confirmed, and what it lacks is gone."""
+    world.cache.wrote(ref("a"), obj("a", 1))
+    world.cache.wrote(ref("b"), obj("b", 1))
+    world.cache.replace(Side.LOCAL, KIND, [obj("b", 1)])
+    world.changes.clear()
+    world.cache.forget_unconfirmed(-1.0)
+    assert world.changes == []
+    assert (world.version("a"), world.version("b")) == (None, "1")
+
+
+def test_the_end_of_an_earlier_object_is_not_that_of_the_present_one(world: World) -> None:
+    """An event that comes late names another uid; one with a later version ends the object all the same."""
+    world.event(EventType.ADDED, obj("a", 7, uid="second"))
+    world.event(EventType.DELETED, obj("a", 5, uid="first"))
+    assert world.version("a") == "7"
+    world.event(EventType.DELETED, obj("a", 9, uid="third"))
+    assert world.version("a") is None
+
+
+def test_nothing_comes_through_a_closed_sink() -> None:
+    """Informers of a leader that was left may still be at work."""
+    cache = Cache({Side.LOCAL: [KIND], Side.LEADER: [KIND]})
+    sink = cache.sink(Side.LEADER)
+    sink.replace(KIND, [obj("a", 1)])
+    sink.apply(KIND, WatchEvent(type=EventType.ADDED, object=obj("b", 2)))
+    sink.forget(KIND)
+    assert (cache.count(Side.LEADER, KIND), cache.count(Side.LOCAL, KIND)) == (2, 0)
+    sink.close()
+    sink.replace(KIND, [])
+    sink.apply(KIND, WatchEvent(type=EventType.ADDED, object=obj("c", 3)))
+    assert cache.count(Side.LEADER, KIND) == 2

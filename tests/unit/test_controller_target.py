@@ -157,3 +157,165 @@ def test_unusable_secrets_are_refused_without_showing_them(wrong: Any) -> None:
         credentials("Secret kube-system/token", wrong)
     assert "Secret kube-system/token" in str(caught.value)
     assert "abc" not in str(caught.value)
+
+
+def test_a_membership_is_what_the_cluster_set_has() -> None:
+    """With the ClusterSet's uid, its Secret, and whether it is being deleted; a slash ends no URL."""
+    member = cluster_set(leaders=[{**LEADER, "server": "https://north.example:6443/prefix//"}])
+    expected = Membership(
+        cluster_set="blue",
+        uid="blue",
+        cluster_id="east",
+        leader_cluster_id="north",
+        namespace="mc",
+        server="https://north.example:6443/prefix",
+        secret="token",
+    )
+    assert membership([member]) == expected
+    member["metadata"]["deletionTimestamp"] = "2026-02-01T00:00:00Z"
+    ending = membership([member])
+    assert ending is not None
+    assert ending.leaving
+    assert ending != expected
+
+
+def test_the_id_of_the_field_goes_before_that_of_the_claim() -> None:
+    """A ClusterClaim of an upgraded cluster may still have an old one."""
+    decided_membership = membership(
+        [cluster_set(clusterID="east")], [{"metadata": {"name": "id.k8s.io"}, "value": "old-east"}]
+    )
+    assert decided_membership is not None
+    assert decided_membership.cluster_id == "east"
+
+
+@pytest.mark.parametrize(
+    ("spec", "path", "reason", "code"),
+    [
+        (
+            {"clusterID": "East"},
+            "spec.clusterID",
+            "must be this cluster's ID, a DNS name of at most 63 characters",
+            "InvalidName",
+        ),
+        (
+            {"namespace": "a.b"},
+            "spec.namespace",
+            "must be the namespace of the ClusterSet on the leader",
+            "InvalidValue",
+        ),
+        (
+            {"leaders": [{**LEADER, "clusterID": ""}]},
+            "spec.leaders[0].clusterID",
+            "must be the leader's cluster ID, a DNS name",
+            "InvalidValue",
+        ),
+        (
+            {"leaders": [{**LEADER, "secret": ""}]},
+            "spec.leaders[0].secret",
+            "must name a Secret of this namespace",
+            "InvalidValue",
+        ),
+        (
+            {"leaders": [{**LEADER, "secret": "other/token"}]},
+            "spec.leaders[0].secret",
+            "must name a Secret of this namespace",
+            "InvalidValue",
+        ),
+        (
+            {"leaders": [{**LEADER, "server": "http://north.example"}]},
+            "spec.leaders[0].server",
+            'must be the URL of an API server: "https://host:port"',
+            "InvalidValue",
+        ),
+    ],
+)
+def test_a_refusal_says_what_would_be_right(spec: dict[str, Any], path: str, reason: str, code: str) -> None:
+    """With the object, the field and a reason that is a word."""
+    with pytest.raises(InputError) as info:
+        membership([cluster_set(**spec)])
+    error = info.value
+    assert (error.subject, error.path) == ("ClusterSet kube-system/blue", path)
+    assert (error.reason, error.code) == (reason, code)
+
+
+def test_leaders_of_a_wrong_type_are_refused() -> None:
+    """The ClusterSet does not count as one without a leader; another ClusterSet that is older counts."""
+    with pytest.raises(InputError, match=r"spec\.leaders"):
+        membership([cluster_set(leaders=[{**LEADER, "clusterID": ["north"]}])])
+    with pytest.raises(InputError, match=r"spec\.leaders"):
+        membership([cluster_set(leaders="north")])
+    older = cluster_set("a", "2020-01-01T00:00:00Z")
+    assert membership([cluster_set("b", leaders="north"), older]) is not None
+
+
+@pytest.mark.parametrize(
+    ("server", "is_usable"),
+    [
+        ("https://h" + "/" + "a" * (2048 - 10), True),
+        ("https://h" + "/" + "a" * (2048 - 9), False),
+        ("http://localhost:1", True),
+        ("http://[::1]:1", True),
+        ("http://127.0.0.2:1", False),
+        ("ftp://localhost", False),
+        ("https://north.example#x", False),
+        ("https://:word@north.example", False),
+        ("https://north.example/\x7f", False),
+        ("https://north.example/!~", True),
+    ],
+)
+def test_servers_up_to_a_length_and_on_the_loopback(server: str, is_usable: bool) -> None:
+    """At most 2048 printable characters; without TLS only this machine."""
+    member = cluster_set(leaders=[{**LEADER, "server": server}])
+    if is_usable:
+        decided_membership = membership([member])
+        assert decided_membership is not None
+        assert decided_membership.server == server
+    else:
+        with pytest.raises(InputError, match="URL of an API server"):
+            membership([member])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "path", "reason", "code"),
+    [
+        (None, "", "does not exist: it must hold ca.crt and token", "Missing"),
+        (secret(token=b"abc"), "data[ca.crt]", "is missing", "Missing"),
+        (secret(ca_crt=PEM), "data[token]", "is missing", "Missing"),
+        (secret(ca_crt=b"none", token=b"abc"), "data[ca.crt]", "must be a PEM certificate", "InvalidValue"),
+        (secret(ca_crt=PEM, token=b" \n"), "data[token]", "must be a bearer token", "InvalidValue"),
+        (secret(ca_crt=PEM, token=b"a\x7f"), "data[token]", "must be a bearer token", "InvalidValue"),
+        (
+            {"metadata": {}, "data": {"ca.crt": "*", "token": "YQ=="}},
+            "data[ca.crt]",
+            "is not base64",
+            "InvalidValue",
+        ),
+        (
+            secret(ca_crt=PEM, token=b"a" * 100_000),
+            "data[token]",
+            "is longer than 65536 bytes",
+            "InvalidValue",
+        ),
+        (
+            secret(ca_crt=PEM + b"\n" * 400_000, token=b"abc"),
+            "data[ca.crt]",
+            "is longer than 262144 bytes",
+            "InvalidValue",
+        ),
+    ],
+)
+def test_a_refused_secret_says_which_key_is_wrong(wrong: Any, path: str, reason: str, code: str) -> None:
+    """And what would be right."""
+    with pytest.raises(InputError) as info:
+        credentials("Secret kube-system/token", wrong)
+    error = info.value
+    assert error.subject == "Secret kube-system/token"
+    assert (error.path, error.reason, error.code) == (path, reason, code)
+
+
+def test_a_token_has_printable_characters_and_blanks_around_it_only() -> None:
+    """A line end of an editor does no harm, and nor does a comment before the certificate."""
+    result = credentials("Secret x", secret(ca_crt=b"# the CA\n" + PEM, token=b" !abc.~ \n"))
+    assert (result.ca, result.token) == (b"# the CA\n" + PEM, "!abc.~")
+    largest = secret(ca_crt=PEM + b"\n" * (2**18 - len(PEM)), token=b"a" * 2**16)
+    assert len(credentials("Secret x", largest).token) == 2**16

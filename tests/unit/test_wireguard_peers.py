@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import base64
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyroute2.netlink.generic.wireguard import wgmsg
 
 from mcagent.dataplane.wireguard import kernel, uapi
 from mcagent.dataplane.wireguard.driver import DeviceChange, PeerChange, RawDevice, RawPeer
-from mcagent.dataplane.wireguard.peers import SESSION, change_peers, handovers, observed_peers, peer_changes
+from mcagent.dataplane.wireguard.peers import (
+    SESSION,
+    change_peers,
+    handovers,
+    key_in_use,
+    observed_peers,
+    peer_changes,
+)
 from mcagent.model.dataplane.wireguard import WireGuardImplementation, WireGuardPeer
 from mcagent.model.errors import BackendError
 from mcagent.model.net import network_key, parse_address, parse_network
@@ -271,6 +280,178 @@ def test_a_peer_that_takes_back_its_new_key_has_the_old_one() -> None:
     bring(device, applied, [OLD])
     assert list(device.peers) == [KEYS[0]]
     assert device.peers[KEYS[0]].allowed_ips == OLD.allowed_ips
+
+
+# --- what the device has ----------------------------------------------------------------------------------
+
+
+def live(number: int, **fields: object) -> RawPeer:
+    """Return a peer as the device has it after it was applied."""
+    values = {"endpoint": ENDPOINTS[0], "allowed_ips": (NETWORKS[number],), "keepalive": 5} | fields
+    return RawPeer(public_key=KEYS[number], **values)  # type: ignore[arg-type]
+
+
+def by_key(raw: Sequence[RawPeer]) -> dict[str, RawPeer]:
+    """Return peers by their keys."""
+    return {raw_peer.public_key: raw_peer for raw_peer in raw}
+
+
+def observed(*raw: RawPeer, applied: Sequence[WireGuardPeer] = ()) -> list[WireGuardPeer]:
+    """Return the resources of a device with these peers."""
+    return observed_peers(DEVICE, by_key(raw), {resource.public_key: resource for resource in applied}, NOW)
+
+
+def test_a_peer_of_another_program_is_observed_as_it_is() -> None:
+    """Also without an endpoint, which a peer of the agent has: it is deleted then."""
+    nowhere = (parse_address("0.0.0.0"), 0)
+    assert observed(live(0, endpoint=None), live(1)) == [peer(0, endpoint=nowhere), peer(1)]
+    assert observed(live(1), live(0), applied=[peer(0)]) == [peer(0), peer(1)]
+    assert observed(live(1), applied=[peer(0)]) == [peer(1)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, peer(0)),
+        ({"keepalive": 7}, peer(0, keepalive=7)),
+        ({"allowed_ips": ()}, peer(0, allowed_ips=())),
+        ({"endpoint": ENDPOINTS[1]}, peer(0, endpoint=ENDPOINTS[1])),
+        ({"endpoint": ENDPOINTS[1], "last_handshake": NOW - 1}, peer(0)),
+        ({"endpoint": ENDPOINTS[1], "last_handshake": NOW - SESSION}, peer(0, endpoint=ENDPOINTS[1])),
+        ({"endpoint": ENDPOINTS[1], "last_handshake": NOW + 1}, peer(0, endpoint=ENDPOINTS[1])),
+        ({"endpoint": None}, peer(0, intact=False)),
+        ({"preshared": True}, peer(0, intact=False)),
+    ],
+)
+def test_a_peer_is_observed_with_what_differs(fields: dict[str, object], expected: WireGuardPeer) -> None:
+    """An endpoint of a session is none; a lost endpoint and a preshared key are."""
+    assert observed(live(0, **fields), applied=[peer(0)]) == [expected]
+
+
+def test_a_handover_that_was_interrupted_is_a_difference() -> None:
+    """Networks are left at the old key, while the announced one is in use."""
+    new = live(1, allowed_ips=(), last_handshake=NOW)
+    assert [resource.intact for resource in observed(live(0), new, applied=[ANNOUNCED])] == [False]
+    assert [resource.intact for resource in observed(live(0, allowed_ips=()), new, applied=[ANNOUNCED])] == [True]
+    assert [resource.intact for resource in observed(live(0), applied=[ANNOUNCED])] == [False]
+
+
+def changes_to(after: WireGuardPeer, *raw: RawPeer, before: WireGuardPeer | None = None) -> list[PeerChange]:
+    """Return the changes to a peer, none of whose keys another peer uses."""
+    return peer_changes(before, after, by_key(raw), NOW, {key_in_use(after, by_key(raw)), after.successor})
+
+
+def test_a_preshared_key_is_removed_with_its_peer() -> None:
+    """The peer is added again with everything."""
+    assert changes_to(peer(0), live(0, preshared=True), before=peer(0)) == [
+        PeerChange(public_key=KEYS[0], remove=True),
+        PeerChange(public_key=KEYS[0], endpoint=ENDPOINTS[0], keepalive=5, allowed_ips=(NETWORKS[0],)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "change"),
+    [
+        ({"keepalive": 7}, {"keepalive": 5}),
+        ({"allowed_ips": (NETWORKS[1],)}, {"allowed_ips": (NETWORKS[0],), "replace_allowed_ips": True}),
+        ({"allowed_ips": NETWORKS[:2]}, {"allowed_ips": (NETWORKS[0],), "replace_allowed_ips": True}),
+        ({"allowed_ips": ()}, {"allowed_ips": (NETWORKS[0],)}),
+        ({"endpoint": ENDPOINTS[1]}, {"endpoint": ENDPOINTS[0]}),
+        ({"endpoint": None}, {"endpoint": ENDPOINTS[0]}),
+        ({"endpoint": None, "last_handshake": NOW - 1}, {"endpoint": ENDPOINTS[0]}),
+    ],
+)
+def test_a_change_has_what_differs_only(fields: dict[str, object], change: dict[str, object]) -> None:
+    """Networks that are too many are removed with all others, in the same change."""
+    expected = PeerChange(public_key=KEYS[0], **change)  # type: ignore[arg-type]
+    assert changes_to(peer(0), live(0, **fields), before=peer(0)) == [expected]
+    assert changes_to(peer(0), live(0), before=peer(0)) == []
+
+
+def test_an_announced_key_that_is_withdrawn_is_removed() -> None:
+    """And one that is announced instead is added."""
+    second = replace(OLD, successor=KEYS[2])
+    raw = (live(0), RawPeer(public_key=KEYS[1]))
+    assert changes_to(second, *raw, before=ANNOUNCED) == [
+        PeerChange(public_key=KEYS[2]),
+        PeerChange(public_key=KEYS[1], remove=True),
+    ]
+    assert changes_to(OLD, *raw, before=ANNOUNCED) == [PeerChange(public_key=KEYS[1], remove=True)]
+
+
+def test_networks_move_before_the_old_key_is_removed() -> None:
+    """With the keepalive, which the old key loses; the next call removes the old key."""
+    applied = {KEYS[3]: peer(3), KEYS[0]: ANNOUNCED}
+    announced, in_use = RawPeer(public_key=KEYS[1]), RawPeer(public_key=KEYS[1], last_handshake=NOW)
+    assert handovers(applied, by_key([live(0), announced])) == []
+    assert handovers(applied, by_key([live(0), in_use])) == [
+        PeerChange(public_key=KEYS[1], keepalive=5, allowed_ips=(NETWORKS[0],)),
+        PeerChange(public_key=KEYS[0], keepalive=0),
+    ]
+    moved = replace(in_use, allowed_ips=(NETWORKS[0],))
+    assert handovers(applied, by_key([live(0, allowed_ips=()), moved])) == [
+        PeerChange(public_key=KEYS[0], remove=True)
+    ]
+    assert handovers(applied, by_key([moved])) == []
+
+
+def test_an_endpoint_is_written_during_a_session_only_if_it_is_configured_anew() -> None:
+    """The peer may have moved there; another change of the peer does not undo that."""
+    device = Memory()
+    applied = bring(device, {}, [peer(0)])
+    device.shake_hands(KEYS[0], now=time.time(), endpoint=ENDPOINTS[2])
+    device.written.clear()
+    applied, _ = change(device, applied, [Step(old=peer(0), new=peer(0, keepalive=9))])
+    assert device.written == [PeerChange(public_key=KEYS[0], keepalive=9)]
+    device.written.clear()
+    change(device, applied, [Step(old=peer(0), new=peer(0, keepalive=9, endpoint=ENDPOINTS[1]))])
+    assert device.written == [PeerChange(public_key=KEYS[0], endpoint=ENDPOINTS[1])]
+
+
+class Refusing(Memory):
+    """A device that refuses changes of some keys. `writes`: how many it was asked for."""
+
+    def __init__(self, *keys: str) -> None:
+        super().__init__()
+        self.keys, self.writes = keys, 0
+
+    def write(self, change: DeviceChange) -> None:
+        self.writes += 1
+        if any(peer_change.public_key in self.keys for peer_change in change.peers):
+            raise BackendError("wireguard", "set", "device mc-wg0", "Invalid argument")
+        super().write(change)
+
+
+def test_a_refused_peer_does_not_hold_up_the_others() -> None:
+    """Its error names it; what was applied of it before counts still."""
+    device = Refusing()
+    applied = bring(device, {}, [peer(0), peer(1)])
+    assert device.writes == 1
+    device.keys = (KEYS[1], KEYS[3])
+    changed = peer(1, keepalive=9)
+    plan = [Step(old=peer(1), new=changed), Step(new=peer(2)), Step(new=peer(3)), Step(old=peer(0))]
+    applied, errors = change(device, applied, plan)
+    assert applied == {KEYS[1]: peer(1), KEYS[2]: peer(2)}
+    assert {place: str(error) for place, error in errors.items()} == {
+        0: f"wireguard: replace peer {KEYS[1]} of {DEVICE}: Invalid argument",
+        2: f"wireguard: add peer {KEYS[3]} of {DEVICE}: Invalid argument",
+    }
+    assert sorted(device.peers) == sorted([KEYS[1], KEYS[2]])
+    assert device.writes == 1 + 1 + 4
+
+
+def test_a_deletion_that_is_refused_is_an_error() -> None:
+    """And nothing is written where there is nothing to write."""
+    device = Refusing(KEYS[0])
+    device.peers = by_key([live(0)])
+    applied, errors = change(device, {KEYS[0]: peer(0)}, [Step(old=peer(0))])
+    assert [str(error) for error in errors.values()] == [
+        f"wireguard: delete peer {KEYS[0]} of {DEVICE}: Invalid argument"
+    ]
+    assert applied == {}
+    device.writes = 0
+    assert change(device, {}, [Step(old=peer(2))]) == ({}, {})
+    assert device.writes == 0
 
 
 # --- the two protocols ----------------------------------------------------------------------------------

@@ -94,3 +94,42 @@ def test_keepalives_are_no_data(keepalive: int) -> None:
         raw = {"key": RawPeer(public_key="key", received=100, sent=sent, keepalive=keepalive)}
         exchanges = exchanges_after(exchanges, raw, seconds)
         assert not silent_peers(exchanges, seconds)
+
+
+def reading(received: int, sent: int, keepalive: int = 0) -> dict[str, RawPeer]:
+    """Return the counters of one peer."""
+    return {"key": RawPeer(public_key="key", received=received, sent=sent, keepalive=keepalive)}
+
+
+def test_an_exchange_begins_with_the_first_reading() -> None:
+    """Bytes that were sent before do not count, and each answer begins it anew."""
+    first = exchanges_after({}, reading(0, 9000), 10.0)
+    assert first == {"key": Exchange(received=0, at=10.0, sent=9000)}
+    assert exchanges_after(first, reading(0, 9999), 11.0) == first
+    waiting = exchanges_after(first, reading(0, 10_000), 12.0)
+    assert waiting == {"key": Exchange(received=0, at=10.0, sent=9000, unanswered_since=12.0)}
+    assert exchanges_after(waiting, reading(0, 20_000), 13.0) == waiting
+    assert exchanges_after({}, reading(1, 9000), 10.0) == {"key": Exchange(received=1, at=10.0, sent=9000)}
+    answered = exchanges_after(waiting, reading(32, 20_000), 14.0)
+    assert answered == {"key": Exchange(received=32, at=14.0, sent=20_000)}
+
+
+def test_keepalives_since_the_last_answer_are_subtracted() -> None:
+    """32 bytes for each; of a peer without them nothing is."""
+    first = exchanges_after({}, reading(1, 0, keepalive=5), 0.0)
+    for sent, unanswered_since in ((1000 + 32 * 10 - 1, None), (1000 + 32 * 10, 50.0)):
+        after = exchanges_after(first, reading(1, sent, keepalive=5), 50.0)
+        assert after["key"].unanswered_since == unanswered_since
+    assert exchanges_after(first, reading(1, 1000), 50.0)["key"].unanswered_since == 50.0
+
+
+def test_a_peer_is_silent_after_more_than_twenty_seconds() -> None:
+    """From when data was first unanswered."""
+    exchanges = {
+        "a": Exchange(received=0, at=0.0, sent=0, unanswered_since=100.0),
+        "b": Exchange(received=0, at=0.0, sent=0, unanswered_since=101.0),
+        "c": Exchange(received=0, at=0.0, sent=0),
+    }
+    assert silent_peers(exchanges, 120.0) == frozenset()
+    assert silent_peers(exchanges, 121.0) == {"a"}
+    assert silent_peers(exchanges, 1000.0) == {"a", "b"}

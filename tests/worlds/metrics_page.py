@@ -10,7 +10,6 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from prometheus_client.core import Metric
@@ -143,13 +142,11 @@ def row(family: Metric) -> Row:
     return Row(name, family.type, tuple(sorted(labels - {"le"})), family.documentation, factor)
 
 
-@cache
 def agent_rows() -> Sequence[Row]:
     """Return the metrics of the agent."""
     return sorted(map(row, agent_metrics(Size()).registry.collect()), key=lambda metric_row: metric_row.name)
 
 
-@cache
 def controller_rows() -> Sequence[Row]:
     """Return the metrics of the controllers, of leader and member."""
     with tempfile.TemporaryDirectory() as directory:

@@ -58,8 +58,7 @@ class Lanes:
 
     def add(self, entry: Entry, *, urgent: bool = True) -> None:
         """Ask for an entry now. One that is under way is done once more afterwards."""
-        if self._due.get(entry, (0.0, False))[1] or urgent:
-            self._due.pop(entry, None)
+        self._due.pop(entry, None)
         if entry in self._working:
             self._working[entry] = bool(self._working[entry]) or urgent
             return

@@ -118,7 +118,8 @@ class Writer:
                 case Verb.DELETE:
                     answer = self._request(ref.side, "delete", "DELETE", _path(ref), write.body)
                     if is_object(answer) and answer.get("kind") == KINDS[ref.kind].name:
-                        return read_object(ref.kind, answer)  # finalizers hold it
+                        last = read_object(ref.kind, answer)
+                        return last if last.is_deleting else None  # finalizers hold it, or (a Service) it is gone
                     return None
                 case _:
                     path = _path(ref) + ("/status" if write.verb is Verb.STATUS else "")
@@ -127,8 +128,10 @@ class Writer:
             if write.verb is Verb.DELETE and err.code == 404 and err.reason == "NotFound":
                 return None
             if err.code == 409 or (err.code == 404 and write.verb is not Verb.CREATE):
-                raise ConflictError(f"{ref}: {err}", self._read(ref)) from err
-            raise
+                present = self._read(ref)
+                if err.code == 409 or present is None:
+                    raise ConflictError(f"{ref}: {err}", present) from err
+            raise  # also a 404 of a present object: its kind has no status
 
     def _request(self, side: Side, verb: str, method: str, path: str, body: Json | None = None) -> object:
         leader = self._connection if side is Side.LEADER else None

@@ -62,6 +62,8 @@ class TokenRenewal:
         """Take notice of the present token; "": there is none."""
         if token != self._token:
             self._token, self.claims = token, claims_of(token)
+            if self.error:
+                self._next = 0.0  # what failed was the renewal of another token
             self.error, self._failures = "", 0
 
     def step(self, client: Client, secret: str) -> None:
