@@ -77,7 +77,7 @@ def test_other_errors_pass_through_at_once(error: Exception) -> None:
 
 
 def test_what_holds_soon_costs_no_measurement(measured: Callable[..., list[float]]) -> None:
-    """The machine is measured each second, not before."""
+    """The machine is not measured in the first second."""
     factors = measured(2.0)
     wait_until(after(0.1, bool), "a moment")
     assert factors == [2.0]
