@@ -298,7 +298,7 @@ def _cluster(  # noqa: PLR0917
     names = [f"gw{i}" for i in range(1, gateways + 1)] + [f"w{i}" for i in range(1, workers + 1)]
     nodes = []
     for index, short in enumerate(names):
-        per_node = None if cni is Cni.AWS_VPC else list(pod_cidr.subnets(new_prefix=24))[index + 1]
+        per_node = None if cni is Cni.AWS_VPC else IPv4Network((pod_cidr[256 * (index + 1)], 24))
         first = subnet[FIRST_VPC_POD + index * pods] if per_node is None else per_node[2]
         if cni is Cni.CALICO:
             first = pod_cidr[(FIRST_CALICO_BLOCK + index) * 256 + 2]
