@@ -18,6 +18,7 @@ from mcagent.controller.run import Controller
 from mcagent.controller.settings import MemberSettings
 from mcagent.kube.client import Client
 from mcagent.kube.credentials import token_kubeconfig
+from mcagent.kube.sources.manifests import FastLoader
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
 from tests.embedded.controlworld import CA, Objects
@@ -39,7 +40,7 @@ class Cluster:
         self.admin = Client(token_kubeconfig(self.api.url, b"", "admin"))
         self.port = free_port()
         self.controllers: list[Controller] = []
-        for manifest in yaml.safe_load_all((DEPLOY / f"{role}.yaml").read_text()):
+        for manifest in yaml.load_all((DEPLOY / f"{role}.yaml").read_text(), FastLoader):
             self.apply(copy.deepcopy(manifest))
 
     def apply(self, manifest: dict[str, Any]) -> None:

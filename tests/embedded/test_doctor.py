@@ -26,8 +26,8 @@ from mcagent.kube.source import RawObject
 from mcagent.model.config import Config
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
+from tests.worlds.crds import create_crds
 
-CRDS = Path(__file__).parents[2] / "deploy/helm/mcagent/files/crds"
 HOME = "kube-system"
 MARK = "MARKEDSECRET"
 JWT = f"eyJhbGciOiJSUzI1NiJ9.{base64.urlsafe_b64encode(MARK.encode()).decode()}.c2lnbmF0dXJl"
@@ -45,9 +45,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Client, Pat
     with ApiServer(tls=identity, service_cidr=cidr, tokens=frozenset({f"admin-{MARK}"})) as server:
         server.write_kubeconfig(directory / "kubeconfig")
         client = Client(str(directory / "kubeconfig"))
-        for file in CRDS.glob("*.yaml"):
-            path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-            client.request("POST", path, body=yaml.safe_load(file.read_text()))
+        create_crds(client)
         fill(client)
         yield client, directory / "kubeconfig"
         client.close()

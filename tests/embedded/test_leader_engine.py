@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from devtools.apiserver import ApiServer
 from devtools.apiserver.faults import Fault, FaultKind
@@ -19,13 +18,12 @@ from mcagent.controller.machinery.engine import Engine
 from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.kube.client import Client
 from mcagent.kube.source import RawObject
-from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
 from tests.embedded.controlworld import COMMON_AREA, QUICK, Objects, client_of
 from tests.waiting import until
+from tests.worlds.crds import create_crds
 from tests.worlds.leader_world import announce, cluster_info, cluster_set, endpoints, service
 
-CRDS = Path(__file__).parents[2] / "deploy/helm/mcagent/files/crds"
 KEY = "IRfSjVAaO0TJMcSZSGRCzRRBGD7h5yFXtxrRFCRJJ0A="
 
 
@@ -114,9 +112,7 @@ def world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
     """Give a leader with the members east and west. The parameter is its heartbeat timeout in seconds."""
     with ApiServer() as api:
         client = client_of(api, tmp_path)
-        for file in CRDS.glob("*.yaml"):
-            path = object_path(Kind.CUSTOM_RESOURCE_DEFINITION, "")
-            client.request("POST", path, body=yaml.safe_load(file.read_text()))
+        create_crds(client)
         world = World(api, client, getattr(request, "param", 60.0))
         world.put(cluster_set(), announce("east", 1.0), announce("west", 1.0))
         until(lambda: world.ready() == 2)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from devtools.apiserver import ApiServer
 from devtools.lab import certificates
@@ -17,8 +16,8 @@ from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
+from tests.worlds.crds import create_crds
 
-CRDS = Path(__file__).parents[2] / "deploy/helm/mcagent/files/crds"
 AREA = "antrea-multicluster"
 
 
@@ -41,9 +40,7 @@ def test_it_says_what_is_left_to_do(tmp_path: Path, capsys: pytest.CaptureFixtur
         api.write_kubeconfig(kubeconfig)
         client = Client(str(kubeconfig), user_agent="tests")
         assert main(["migrate", "check", "leader", "--kubeconfig", str(kubeconfig)]) == 0
-        for file in sorted(CRDS.glob("*.yaml")):
-            path = object_path(Kind.CUSTOM_RESOURCE_DEFINITION, "")
-            client.request("POST", path, body=yaml.safe_load(file.read_text()))
+        create_crds(client)
         client.request("POST", object_path(Kind.NAMESPACE, ""), body={"metadata": {"name": AREA}})
         path = object_path(Kind.SERVICE_ACCOUNT, AREA)
         client.request("POST", path, body={"metadata": {"name": "member-west"}})

@@ -18,8 +18,8 @@ from mcagent.cli.main import main
 from mcagent.kube.client import Client
 from mcagent.model.kinds import kind_of, object_path
 from mcagent.model.objects import Kind
+from tests.worlds.crds import create_crds
 
-CRDS = sorted((Path(__file__).parents[2] / "deploy/helm/mcagent/files/crds").glob("*.yaml"))
 AGENT = {"app.kubernetes.io/name": "mcagent", "app.kubernetes.io/component": "agent"}
 TOPOLOGY = generate(name="objects", clusters=2, gateways=2, workers=1, pods=1)
 HERE, FAR = TOPOLOGY.clusters
@@ -44,9 +44,7 @@ def agents_of(cluster: Cluster) -> str:
 
 def fill(client: Client, cluster: Cluster, config: str) -> None:
     """Give an API server what it holds of a cluster; with a configuration of its agents, too."""
-    for file in CRDS:
-        crd = yaml.safe_load(file.read_text())
-        client.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", body=crd)
+    create_crds(client)
     for raw in objects.of_cluster(TOPOLOGY, cluster):
         put(client, raw)
     if config:

@@ -14,6 +14,7 @@ from devtools.ports import free_port
 from mcagent.controller.config import ControllerRole
 from mcagent.controller.contract import names
 from mcagent.kube.client import Client
+from mcagent.kube.sources.manifests import FastLoader
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
 from tests.kube.access import token_of
@@ -39,7 +40,7 @@ class Shipped:
     def apply(self, file: str) -> None:
         """Apply a file of `deploy/`."""
         text = (DEPLOY / file).read_text().replace(HOME[self.role], self.cluster.namespace)
-        for manifest in yaml.safe_load_all(text):
+        for manifest in yaml.load_all(text, FastLoader):
             if manifest["kind"] not in NOT_APPLIED:
                 self._apply(manifest)
 

@@ -21,8 +21,8 @@ from mcagent.kube.errors import ApiRefusalError
 from mcagent.kube.source import RawObject
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
+from tests.worlds.crds import create_crds
 
-CRDS = Path(__file__).parents[2] / "deploy/helm/mcagent/files/crds"
 AREA = "mcs"
 ROLES = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{AREA}/roles"
 
@@ -88,9 +88,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ApiServer
     with ApiServer(tls=identity, service_cidr=cidr, tokens=frozenset({"admin-token"})) as server:
         server.write_kubeconfig(directory / "kubeconfig")
         client = Client(str(directory / "kubeconfig"))
-        for file in CRDS.glob("*.yaml"):
-            path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-            client.request("POST", path, body=yaml.safe_load(file.read_text()))
+        create_crds(client)
         have = {item["metadata"]["name"] for item in client.request("GET", "/api/v1/namespaces")["items"]}
         for namespace in {AREA, "kube-system"} - have:
             body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}

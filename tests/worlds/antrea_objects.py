@@ -7,6 +7,8 @@ from typing import Any
 
 import yaml
 
+from mcagent.kube.sources.manifests import FastLoader
+
 _DATA = Path(__file__).parents[1] / "data/antrea"
 VERSIONS = ("v1.11", "v1.14.3", "v2.4.0", "v2.7.0")
 
@@ -16,7 +18,7 @@ def written_by(
 ) -> dict[str, dict[str, Any]]:
     """Return the objects of a member "south", by name, in a namespace and of a ClusterSet."""
     objects = {}
-    for item in yaml.safe_load_all((_DATA / f"{version}.yaml").read_text()):
+    for item in yaml.load_all((_DATA / f"{version}.yaml").read_text(), FastLoader):
         item["metadata"]["namespace"] = area
         if "clusterSetID" in item:
             item["clusterSetID"] = cluster_set

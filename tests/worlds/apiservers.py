@@ -27,8 +27,8 @@ from devtools.realapi.binaries import HINT
 from devtools.waiting import wait_until
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
+from tests.worlds.crds import crds
 
-CRDS = Path(__file__).parents[2] / "deploy/helm/mcagent/files/crds"
 SERVICE_CIDR = IPv4Network("10.96.0.0/16")
 LEFT_OUT = pytest.StashKey[dict[str, list[str]]]()
 
@@ -145,8 +145,7 @@ def server(
 
 def _apply_crds(client: Client) -> None:
     base = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-    for file in sorted(CRDS.glob("*.yaml")):
-        crd = yaml.safe_load(file.read_text())
+    for crd in crds():
         client.request(
             "PATCH",
             f"{base}/{crd['metadata']['name']}",
@@ -163,7 +162,7 @@ def _apply_crds(client: Client) -> None:
             for condition in (crd.get("status", {}).get("conditions") or ())
             if condition["type"] == "Established" and condition["status"] == "True"
         ]
-        return len(good) == len(list(CRDS.glob("*.yaml"))) and all(map(served, good))
+        return len(good) == len(crds()) and all(map(served, good))
 
     def served(crd: Any) -> bool:
         try:

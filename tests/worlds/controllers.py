@@ -27,6 +27,7 @@ from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
 from mcagent.model.kinds import object_path
 from mcagent.model.objects import Kind
+from tests.worlds.crds import crds
 from tests.worlds.objects import Objects
 
 REPOSITORY = Path(__file__).parents[2]
@@ -45,8 +46,7 @@ class Api(Objects):
         self.ca = Path(config["clusters"][0]["cluster"]["certificate-authority"]).read_bytes()
         self.token = str(config["users"][0]["user"]["token"])
         base = object_path(Kind.CUSTOM_RESOURCE_DEFINITION, "")
-        for file in sorted((REPOSITORY / "deploy/helm/mcagent/files/crds").glob("*.yaml")):
-            crd = yaml.safe_load(file.read_text())
+        for crd in crds():
             self.client.request("POST", base, body=crd)
             group, version = crd["spec"]["group"], crd["spec"]["versions"][-1]["name"]
             path = f"/apis/{group}/{version}/{crd['spec']['names']['plural']}"

@@ -23,6 +23,7 @@ from devtools.waiting import wait_until
 from mcagent.controller.contract import names
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
+from mcagent.kube.sources.manifests import FastLoader
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
 from mcagent.model.parsing.node_key import NODE_KEY_ANNOTATION
@@ -84,7 +85,7 @@ class Stage:
         # What Kubernetes runs itself stays where it is.
         for own in ("generic-garbage-collector",):
             text = text.replace(f"{self.home.namespace}:{own}", f"kube-system:{own}")
-        for manifest in yaml.safe_load_all(text):
+        for manifest in yaml.load_all(text, FastLoader):
             kind = manifest["kind"]
             if kind in _LEFT_OUT or (only and kind not in only):
                 continue
