@@ -18,7 +18,7 @@ from tests.results import Budget
 ROOT = Path(__file__).parents[2]
 CONFIGURATION = f"""[tool.pytest.ini_options]
 pythonpath = [{str(ROOT)!r}]
-addopts = ["-p", "no:cacheprovider"]
+addopts = ["-p", "no:cacheprovider", "-p", "no:hypothesispytest"]  # its import takes a third of a run
 """
 CONFTEST = "from tests import failures\n\n\ndef pytest_configure(config):\n    failures.register(config)\n"
 TESTS = """

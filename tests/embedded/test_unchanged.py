@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 CONFIGURATION = f"""[tool.pytest.ini_options]
 pythonpath = [{str(ROOT)!r}]
+addopts = ["-p", "no:hypothesispytest"]  # its import takes a third of a run
 markers = ["apiserver: verifies nothing but an API server for tests"]
 """
 CONFTEST = "from tests import unchanged\n\n\ndef pytest_configure(config):\n    unchanged.register(config)\n"
