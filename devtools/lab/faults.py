@@ -290,9 +290,9 @@ class Settled:
 
     def _is_calm(self) -> bool:
         """Whether all is well and stays so: at first agents learn who answers BFD, and damping may hold some."""
-        before = [groups(self._lab, name) for name in self._names]
         if not all(self._fast(name) for name in self._names):
             return False
+        before = [groups(self._lab, name) for name in self._names]  # runs ovs-ofctl
         if any(map(has_standby, before)):
             return False
         moment = time.monotonic() + CALM

@@ -293,7 +293,7 @@ class RunningLab:
             return False
 
         try:
-            wait_until(is_ready, f"{what} to be ready", timeout=timeout, interval=0.05)
+            wait_until(is_ready, f"{what} to be ready", timeout=timeout, interval=0.1)
         except LabError as error:
             raise LabError(f"{error}\nthe end of {log}:\n{_tail(log)}") from None
 
