@@ -154,7 +154,7 @@ def test_parts_of_a_bundle_are_scrubbed_and_bounded(tmp_path: Path) -> None:
     """A log loses tokens and keys, and is cut where it is too long."""
     key = base64.b64encode(bytes(32)).decode()
     file = tmp_path / "b.tgz"
-    file.write_bytes(packed([("a.log", f"token {JWT} key {key}\n"), ("long.log", "x\n" * PART)]))
+    file.write_bytes(packed([("a.log", f"token {JWT} key {key}\n"), ("long.log", "x\n" * (PART // 2 + 1))]))
     files = contents(file)
     assert JWT not in files["a.log"]
     assert key not in files["a.log"]
