@@ -260,7 +260,7 @@ class RealApiServer:
 def _environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return what the processes get: no proxy, no tuning of a Go runtime that was meant for another program.
 
-    They collect garbage when their heap has grown fivefold (GOGC): a sixth less processor time, 100 MiB more memory.
+    They collect garbage when their heap has grown fivefold (GOGC): a sixth less processor time, 100 MiB more each.
     """
     dropped = {"GOMAXPROCS", "GODEBUG", "KUBECONFIG"}
     inherited = {
