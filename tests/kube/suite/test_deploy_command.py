@@ -7,8 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from devtools.waiting import wait_until
 from mcagent.cli.main import main
+from mcagent.kube.errors import ApiRefusalError
 from mcagent.kube.source import RawObject
+from mcagent.model.kinds import KINDS, object_path
+from mcagent.model.objects import Kind
 from tests.worlds.apiservers import Cluster, collection
 
 pytestmark = pytest.mark.real_only  # the embedded server reads no CEL, which the webhooks have
@@ -21,6 +25,18 @@ def area(cluster: Cluster) -> Iterator[str]:
     name = f"{cluster.namespace}-area"
     yield name
     run(cluster, "uninstall", "--yes", "--role", "all", "--leader-namespace", name, "--timeout", "30")
+    wait_until(lambda: not is_policy_enforced(cluster), "the server to forget the removed policies", timeout=30)
+
+
+def is_policy_enforced(cluster: Cluster) -> bool:
+    """Tell whether a policy still refuses a Gateway: an API server reads its policies once a second."""
+    body = {"apiVersion": KINDS[Kind.GATEWAY].api_version, "kind": "Gateway", "metadata": {"name": "n1"}}
+    try:
+        path = object_path(Kind.GATEWAY, cluster.namespace)
+        cluster.client.request("POST", path, {"dryRun": "All"}, body={**body, "gatewayIP": "10.0.0.1"})
+    except ApiRefusalError as err:
+        return "ValidatingAdmissionPolicy" in str(err)
+    return False
 
 
 def run(cluster: Cluster, *arguments: str) -> int:
