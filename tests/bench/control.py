@@ -5,8 +5,9 @@ Prints tables and, with --json, the numbers; it judges nothing.
 
 - export: from the ServiceExport to the EndpointSlice of the imported Service in another cluster, one at a time
 - change: the same for one endpoint that comes, and how many objects each controller writes for that
-- settle: a leader starts before all that so many clusters export; members are objects, not processes. Its
-  writes per second are compared with those of the exports, which eight connections write just before it starts
+- settle: a leader starts before all that so many clusters export; members are objects, not processes. Its writes
+  per second are compared with those of eight connections that create objects of the same size and write their status
+  twice, as the leader does, as soon as it has ended: an API server with more objects is slower
 - restart: the same for a leader that finds everything as it should be; idle: with every member's heartbeats
 - join: so many members announce themselves at once
 """
@@ -264,11 +265,34 @@ def settle(kind: str, directory: Path, clusters: int, services: int, beats: int)
                     "resident_mib": leader.memory(),
                     "peak_resident_mib": leader.memory("VmHWM"),
                 }
-                if name == "settle":
-                    result["write_rate_ratio"] = leader.writes() / seconds / result["load_per_second"]
-                else:
+                if name == "restart":
                     result["idle"] = idle(api, leader, everybody, beats)
+            if name == "settle":
+                result["write_rate"] = write_rate(api)
+                result["write_rate_ratio"] = result["settle"]["written"] / seconds / result["write_rate"]
     return result
+
+
+def write_rate(api: Api, count: int = 2000) -> float:
+    """Return how many writes per second the API server takes, of objects that no controller reads."""
+    namespace = "elsewhere"
+    api.put(Kind.NAMESPACE, namespace)
+    path = object_path(Kind.RESOURCE_EXPORT, namespace)
+    condition = {"type": "Succeeded", "status": "True", "lastTransitionTime": timestamp(time.time())}
+
+    def write(number: int, client: Client) -> None:
+        spec = endpoints("elsewhere", ["100.64.0.1"], f"shop/s{number}")["spec"]
+        body = {"apiVersion": KINDS[Kind.RESOURCE_EXPORT].api_version, "kind": "ResourceExport", "spec": spec}
+        client.request("POST", path, body={**body, "metadata": {"name": f"s{number}"}})
+        for reason in ("First", "Second"):
+            status = {"status": {"conditions": [{**condition, "reason": reason}]}}
+            client.request(
+                "PATCH", f"{path}/s{number}/status", body=status, content_type="application/merge-patch+json"
+            )
+
+    begun = time.monotonic()
+    in_parallel(api, [partial(write, number) for number in range(count)])
+    return 3 * count / (time.monotonic() - begun)
 
 
 def _settled(leader: Controller, expected: int) -> bool:
