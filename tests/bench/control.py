@@ -5,9 +5,9 @@ Prints tables and, with --json, the numbers; it judges nothing.
 
 - export: from the ServiceExport to the EndpointSlice of the imported Service in another cluster, one at a time
 - change: the same for one endpoint that comes, and how many objects each controller writes for that
-- settle: a leader starts before all that so many clusters export; members are objects, not processes. Its writes
-  per second are compared with those of eight connections that create objects of the same size and write their status
-  twice, as the leader does, as soon as it has ended: an API server with more objects is slower
+- settle: a leader starts before all that so many clusters export; members are objects, not processes. Its
+  writes per second are compared with those of eight connections that create objects of the same size and write
+  their status twice, as the leader does, as soon as it has ended: an API server with more objects is slower
 - restart: the same for a leader that finds everything as it should be; idle: with every member's heartbeats
 - join: so many members announce themselves at once
 """
