@@ -75,6 +75,10 @@ class Worker:
         self._events.remember(entry, frozenset(desired.events))
         result = self._carry_out(entry, queue, desired, epoch)
         self._forget(entry, keep=() if result in _WELL else desired.steps)
+        if not self._gate(reconciler) or (self._connection is not None and self._connection.epoch != epoch):
+            # The leader went meanwhile, and with it what the engine knew of it: this came too late for that.
+            self._events.remember(entry, frozenset())
+            self._forget(entry, keep=())
         self.statistics.worked(name, result, time.perf_counter() - began)
         if desired.again is not None:
             queue.add_after(entry, desired.again)

@@ -145,7 +145,10 @@ class Lanes:
 
 
 class WorkQueue:
-    """`Lanes` for threads, `most` of them in one lane. Safe to use from many."""
+    """`Lanes` for threads, `most` of them in one lane. Safe to use from many.
+
+    A change wakes only as many threads as can have something to do by it: all of them may take any entry.
+    """
 
     def __init__(
         self, backoff: Backoff = KEYS, *, most: int | None = None, clock: Callable[[], float] = time.monotonic
@@ -157,9 +160,10 @@ class WorkQueue:
     def add(self, entries: Iterable[Entry], *, urgent: bool = True) -> None:
         """Ask for entries now."""
         with self._changed:
-            for entry in entries:
+            added = list(entries)
+            for entry in added:
                 self._lanes.add(entry, urgent=urgent)
-            self._changed.notify_all()
+            self._changed.notify(len(added))
 
     def add_after(self, entry: Entry, seconds: float, *, urgent: bool = True) -> None:
         """Ask for an entry in so many seconds."""
@@ -182,7 +186,7 @@ class WorkQueue:
         """End the work on an entry. Returns how long a failed one waits, in seconds."""
         with self._changed:
             wait = self._lanes.done(entry, self._clock(), failed=failed)
-            self._changed.notify_all()
+            self._changed.notify()  # for an entry that is asked for again: the caller takes one itself
             return wait
 
     def clear(self) -> None:
