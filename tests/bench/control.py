@@ -253,7 +253,7 @@ def settle(kind: str, directory: Path, clusters: int, services: int, beats: int)
         for name in ("settle", "restart"):
             begun = time.monotonic()
             with controller("leader", api.kubeconfig, AREA, directory / name, heartbeatTimeout="1h") as leader:
-                wait_until(lambda: _settled(leader, expected), name, timeout=SETTLING, interval=2.0)  # asking costs, too
+                wait_until(lambda: _settled(leader, expected), name, timeout=SETTLING, interval=2.0)
                 seconds = time.monotonic() - begun
                 requests = leader.metric("mcagent_controller_api_requests_total")
                 result[name] = {
