@@ -12,7 +12,9 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Mapping
+from itertools import islice
 
+from mcagent.model.backoff import Backoff
 from mcagent.model.dataplane.conntrack import OriginalTuple
 from mcagent.model.errors import BackendError
 from mcagent.model.net import Address
@@ -26,7 +28,8 @@ Endpoints = Mapping[ImportedPort, frozenset[Socket]]
 IsEnded = Callable[[ImportedPort, Socket], bool]
 
 DELAY = 0.5  # seconds: the endpoints of a rollout are deleted together
-MOST = 1000  # connections that wait; packets of others come again
+MOST = 1000  # connections that wait, packets of others come again; also ended endpoints that wait for a retry
+RETRIES = Backoff(first=1.0, most=60.0, jitter=0.0)  # after a failed walk over the table
 
 
 class EndedConnections(BackgroundLoop):
@@ -69,6 +72,7 @@ class EndedImports(BackgroundLoop):
         self._current: Endpoints | None = None  # None: not known yet
         self._ended: set[tuple[ImportedPort, Socket]] = set()
         self._checked = False  # connections of the time before this process
+        self._failures = 0  # walks in a row
 
     def update(self, endpoints: Endpoints) -> None:
         """Take the endpoints of all imported Services; the same object while they are equal."""
@@ -97,7 +101,14 @@ class EndedImports(BackgroundLoop):
             if number := self._delete(is_ended):
                 log.info("deleted %d connections to endpoints that imported Services no longer have", number)
         except BackendError as error:
-            log.warning("connections to endpoints that are gone may stay: %s", error)
+            with self._lock:
+                self._ended = set(islice(self._ended | ended, MOST))
+                self._checked = False  # finds those of the other endpoints, except of Services that are gone
+            self._failures += 1
+            delay = RETRIES.delay(self._failures)
+            log.warning("connections to endpoints that are gone stay for another %.0f s: %s", delay, error)
+            return delay
+        self._failures = 0
         return math.inf
 
 

@@ -14,6 +14,7 @@ from msgspec import structs
 from devtools.nodes.ovs import OvsInstance
 from mcagent.api.trace import NodeTrace, TraceOutcome
 from mcagent.model.config import Config, DatapathChoice
+from mcagent.model.dataplane.facts import DatapathType
 from mcagent.model.objects import Kind
 from mcagent.trace.names import with_names
 from mcagent.trace.ofproto import read
@@ -128,10 +129,12 @@ def comparable(trace: NodeTrace, probe: Probe) -> NodeTrace:
 
     What is committed counts for first packets: a real conntrack would not take all answers that are made up here.
     Which port of a range conntrack gives is not known to either, nor which gateway follows from it; ICMP has none.
+    The kernel's conntrack may translate a gateway's own packet to the same address and another port.
     """
     if probe.protocol == "icmp":
         trace = structs.replace(trace, source_port=0, port=0)
-    if trace.source != str(probe.source) and not probe.reply:
+    to_itself = DATAPATH is DatapathType.SYSTEM and "SnatState" in trace.tables
+    if (trace.source != str(probe.source) or to_itself) and not probe.reply:
         trace = structs.replace(trace, source_port=0, out_port=0)
     committed = () if probe.reply else trace.committed
     mac = trace.mac if trace.outcome == TraceOutcome.TUNNEL else ""

@@ -13,6 +13,7 @@ from mcagent.agent import ended_connections
 from mcagent.agent.ended_connections import MOST, EndedConnections, EndedImports, IsEnded, Socket, ended_endpoints
 from mcagent.core.compile import compile_desired
 from mcagent.core.imported_services import ImportInput, listed_endpoints
+from mcagent.model.backoff import Backoff
 from mcagent.model.dataplane.conntrack import OriginalTuple
 from mcagent.model.dataplane.facts import Facts
 from mcagent.model.errors import BackendError
@@ -99,10 +100,14 @@ class Table:
     def __init__(self) -> None:
         self.connections: set[tuple[ImportedPort, Socket]] = set()
         self.walks = 0
+        self.failures = 0  # that are to come
 
     def delete(self, is_ended: IsEnded) -> int:
         """Delete those that have ended."""
         self.walks += 1
+        if self.failures:
+            self.failures -= 1
+            raise BackendError("conntrack", "dump", "table", "No buffer space available")
         ended = {connection for connection in self.connections if is_ended(*connection)}
         self.connections -= ended
         return len(ended)
@@ -138,6 +143,20 @@ def test_connections_of_imports_end_with_their_endpoint(table: tuple[Table, Ende
     imports.update({})
     wait_until(lambda: kernel.connections == {other}, "the endpoints of the import to go")
     assert kernel.walks == 2
+
+
+def test_a_failed_walk_is_repeated(table: tuple[Table, EndedImports], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also for endpoints of a Service that is gone, and for those that end in the meantime."""
+    monkeypatch.setattr(ended_connections, "RETRIES", Backoff(first=0.01, most=0.02))
+    kernel, imports = table
+    kernel.connections, kernel.failures = {(DNS, EAST), (DNS, WEST)}, 2
+    imports.update({DNS: frozenset({EAST})})
+    wait_until(lambda: kernel.connections == {(DNS, EAST)}, "the endpoint of before the start to go")
+    assert kernel.walks == 3
+    kernel.failures = 2
+    imports.update({})
+    wait_until(lambda: not kernel.connections, "the endpoint of the Service that is gone to go")
+    assert kernel.walks == 6
 
 
 def test_an_endpoint_that_is_back_keeps_its_connections() -> None:
