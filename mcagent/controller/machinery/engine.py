@@ -300,16 +300,22 @@ class Engine:
         """Tell whether a reconciler may be called: all that it reads has been listed once."""
         if not self.cache.synced(Side.LOCAL):
             return False
-        return not reconciler.needs_leader or (self.view.leader is not None and self.cache.synced(Side.LEADER))
+        return not reconciler.needs_leader or self._leader_synced()
+
+    def _leader_synced(self) -> bool:
+        return self.view.leader is not None and self.cache.synced(Side.LEADER)
 
     def _usable(self) -> Mapping[str, int]:
         """Return the reconcilers whose gate is open, with the epoch of the connection for which it is."""
         # Read before the gates: the next epoch opens them again.
         epoch = self.connection.epoch if self.connection is not None else 0
+        if not self.cache.synced(Side.LOCAL):
+            return {}
+        by_leader = self._leader_synced()
         return {
             name: epoch if reconciler.needs_leader else 0
             for name, reconciler in self._reconcilers.items()
-            if self._gate(reconciler)
+            if by_leader or not reconciler.needs_leader
         }
 
     # --- the supervisor -----------------------------------------------------------------------------------

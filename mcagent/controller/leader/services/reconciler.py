@@ -171,8 +171,7 @@ def _with_rivals(view: View, exports: Iterable[ResourceExport]) -> Iterable[str]
 
     A Service may have a thousand exporters, and each write to one of them calls this, so it reads none of them.
     """
-    for export in exports:
-        own = target_key(export)
+    for own in dict.fromkeys(map(target_key, exports)):
         yield own
         area, namespace, name = own.split("/", 2)
         full_name = f"{namespace}-{name}"
