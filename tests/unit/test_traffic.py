@@ -38,6 +38,12 @@ def _unprivileged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traffic, "roomy_socket", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
 
 
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send again soon: for servers that do not answer at once."""
+    monkeypatch.setattr(traffic, "RESEND", 0.2)
+
+
 @contextlib.contextmanager
 def udp_server(drops: int, answer: Callable[[bytes], bytes] = bytes) -> Iterator[tuple[int, list[bytes]]]:
     """Serve on a port of loopback, but for the first datagrams; give the port and all that came."""
@@ -63,8 +69,9 @@ def udp_server(drops: int, answer: Callable[[bytes], bytes] = bytes) -> Iterator
             thread.join()
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_datagram_that_was_lost_is_sent_again() -> None:
-    """By the same socket, each second; the reply says how often."""
+    """By the same socket; the reply says how often."""
     with udp_server(drops=1) as (port, got):
         reply = traffic.udp(NAMESPACE, HOST, port, b"hello")
     assert (reply.pod, reply.source, reply.sent) == ("server", HOST, len(got))
@@ -80,26 +87,29 @@ def test_a_datagram_that_arrives_is_sent_once() -> None:
     assert got == [b"hello"]
 
 
+@pytest.mark.usefixtures("quick")
 def test_who_waits_for_silence_sends_once() -> None:
     """With a time-out the first datagram decides: a server that would answer the second one is silent."""
     with udp_server(drops=1) as (port, got):
-        with pytest.raises(LabError, match=r"no answer in 1\.2 s"):
-            traffic.udp(NAMESPACE, HOST, port, b"hello", timeout=1.2)
+        with pytest.raises(LabError, match=r"no answer in 0\.5 s"):
+            traffic.udp(NAMESPACE, HOST, port, b"hello", timeout=0.5)
         assert got == [b"hello"]
 
 
+@pytest.mark.usefixtures("quick")
 def test_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that never answers fails whoever asks."""
-    monkeypatch.setattr(traffic, "PATIENCE", 2.5)
+    monkeypatch.setattr(traffic, "PATIENCE", 0.5)
     with udp_server(drops=NEVER) as (port, got):
-        with pytest.raises(LabError, match=r"no answer in 2\.5 s"):
+        with pytest.raises(LabError, match=r"no answer in 0\.5 s"):
             traffic.udp(NAMESPACE, HOST, port, b"hello")
         assert 1 <= len(got) <= 3
 
 
+@pytest.mark.usefixtures("quick")
 def test_other_bytes_are_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes back must be what was sent."""
-    monkeypatch.setattr(traffic, "PATIENCE", 1.5)
+    monkeypatch.setattr(traffic, "PATIENCE", 0.5)
     with udp_server(drops=0, answer=bytes.upper) as (port, _), pytest.raises(LabError, match="no answer"):
         traffic.udp(NAMESPACE, HOST, port, b"hello")
 

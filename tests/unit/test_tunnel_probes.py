@@ -155,8 +155,16 @@ def peers(ports: Sequence[TunnelPort]) -> Mapping[str, PeerLiveness]:
     }
 
 
-def test_who_answers_is_reported_when_it_changes() -> None:
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Probe five times as often."""
+    monkeypatch.setattr(probes, "EVERY", 0.2)
+
+
+@pytest.mark.usefixtures("often")
+def test_who_answers_is_reported_when_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the fingerprint in the answer; a gateway that did not answer is probed at once when BFD comes up."""
+    monkeypatch.setattr(probes, "TIMEOUT", 0.2)
     wire = Wire()
     ports = (tunnel_port(3, "east", PeerKind.REMOTE),)
     wire.probes.update(ports, {}, 0)
@@ -176,6 +184,7 @@ def test_who_answers_is_reported_when_it_changes() -> None:
     assert fingerprints == [cluster_fingerprint("west"), cluster_fingerprint("east")]
 
 
+@pytest.mark.usefixtures("often")
 def test_only_gateways_of_other_clusters_are_probed() -> None:
     """Answers count once, and only by the tunnel that was asked; the largest packets are tried, too."""
     wire = Wire()
@@ -197,8 +206,9 @@ def test_only_gateways_of_other_clusters_are_probed() -> None:
     assert wire.probes.report() == report
 
 
+@pytest.mark.usefixtures("often")
 def test_all_tunnels_are_probed_in_one_batch() -> None:
-    """Each batch wakes the agent, ovs-vswitchd and the peers: one a second for three tunnels, not three."""
+    """Each batch wakes the agent, ovs-vswitchd and the peers: one each time for three tunnels, not three."""
     wire = Wire()
     numbers = range(3, 6)
     ports = tuple(tunnel_port(number, "east", PeerKind.REMOTE) for number in numbers)
@@ -213,6 +223,7 @@ def test_all_tunnels_are_probed_in_one_batch() -> None:
     assert wire.batches <= 6
 
 
+@pytest.mark.usefixtures("often")
 def test_what_was_sent_before_the_first_answer_is_not_lost() -> None:
     """The other end may just have begun to answer."""
     wire = Wire()
