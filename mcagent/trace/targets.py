@@ -53,6 +53,8 @@ class NamedObjects:
         if named is None:
             return _address_or_name("--from", text, "NAMESPACE/POD"), self._node_of(text)
         pod = read_as(ApiPod, self._get("--from", object_path(Kind.POD, named[1], named[2])))
+        if pod.status.is_finished:
+            raise InputError("trace", "--from", f"Pod {text} has ended: another may have its address by now")
         addresses = _ipv4(ip.ip for ip in pod.status.pod_ips) or _ipv4([pod.status.pod_ip])
         if not addresses:
             raise InputError("trace", "--from", f"Pod {text} has no IPv4 address")
@@ -90,8 +92,9 @@ class NamedObjects:
         if not self._file:
             return ""
         selector = {"fieldSelector": f"status.podIP={address_of('--from', address)}"}
-        pods = self._get("--from", object_path(Kind.POD, ""), selector).get("items") or ()
-        return next((read_as(ApiPod, pod).spec.node_name for pod in pods), "")
+        answer = self._get("--from", object_path(Kind.POD, ""), selector)
+        pods = (read_as(ApiPod, item) for item in answer.get("items") or ())
+        return next((pod.spec.node_name for pod in pods if not pod.status.is_finished), "")
 
     def _get(self, flag: str, path: str, query: Mapping[str, str] | None = None) -> Mapping[str, Any]:
         from mcagent.kube.client import Client

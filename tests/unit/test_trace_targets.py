@@ -64,3 +64,14 @@ def test_the_ipv4_address_of_a_pod_is_the_source(monkeypatch: pytest.MonkeyPatch
     assert named(monkeypatch, pods=old).source("shop/web-0") == (IPv4Address("10.1.0.1"), "node1")
     with pytest.raises(InputError, match="Pod shop/web-0 has no IPv4 address"):
         named(monkeypatch, pods=POD).source("shop/web-0")
+
+
+def test_a_pod_that_has_ended_is_no_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The address that its status keeps may be another Pod's, on another Node."""
+    ended = {"spec": {"nodeName": "node1"}, "status": {"phase": "Succeeded", "podIP": "10.1.0.1"}}
+    running = {"spec": {"nodeName": "node2"}, "status": {"phase": "Running", "podIP": "10.1.0.1"}}
+    address = IPv4Address("10.1.0.1")
+    assert named(monkeypatch, pods={"items": [ended, running]}).source("10.1.0.1") == (address, "node2")
+    assert named(monkeypatch, pods={"items": [ended]}).source("10.1.0.1") == (address, "")
+    with pytest.raises(InputError, match="Pod shop/job has ended"):
+        named(monkeypatch, pods=ended).source("shop/job")
