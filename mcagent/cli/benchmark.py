@@ -125,7 +125,7 @@ def _end(args: argparse.Namespace, limit: int) -> int:
     if not token or not args.address:
         raise InputError("benchmark", "", f"{args.part} needs an address, and a token in {TOKEN}")
     if args.part == "serve":
-        ends.serve(args.address, args.port, token, args.seconds + _SPARE)
+        ends.serve(args.address.split(","), args.port, token, args.seconds + _SPARE)
         return exit_codes.OK
     try:
         bounds = {"seconds": args.seconds, "limit": limit, "exchanges": _EXCHANGES}
@@ -190,7 +190,7 @@ def _measure(args: argparse.Namespace, source: Pods, target: Pods) -> Iterator[B
     for pods in (source, target):
         pods.remove_earlier()
     _say("starting the server")
-    arguments = ["serve", "$(POD_IP)", "--port", str(args.port), "--seconds", str(args.seconds)]
+    arguments = ["serve", "$(POD_IPS)", "--port", str(args.port), "--seconds", str(args.seconds)]
     server = target.wait_running(target.start("server", arguments, node=args.to_node))
     way = _way(source, target.in_other_clusters(server), args, "pod", args.from_node)
     yield structs.replace(way, encrypted=_encryption(source, way.from_node))

@@ -99,11 +99,13 @@ class Kubelet:
             self._patch(name, _terminated("Failed", self.broken), "/status")
             return
         env = {variable["name"]: variable["value"] for variable in container["env"] if "value" in variable}
-        words = [self.reached_by.get(word, word.replace("$(POD_IP)", address)) for word in container["args"]]
+        ips = f"fd00::1,{address}"  # IPv6 is the first family
+        words = [self.reached_by.get(word, word.replace("$(POD_IPS)", ips)) for word in container["args"]]
         argv = [sys.executable, "-m", "mcagent.cli.main", *words]  # the image's entry point
         self.running[name] = subprocess.Popen(argv, env=os.environ | env, stdout=subprocess.PIPE, text=True)
         pod_ip = address if pod["spec"]["hostNetwork"] else self.pod_ip
-        self._patch(name, {"status": {"phase": "Running", "podIP": pod_ip}}, "/status")
+        status = {"phase": "Running", "podIP": "fd00::1", "podIPs": [{"ip": "fd00::1"}, {"ip": pod_ip}]}
+        self._patch(name, {"status": status}, "/status")
 
     def _end(self, name: str) -> None:
         process = self.running.pop(name)
@@ -267,7 +269,7 @@ def test_whoever_interrupts_it_leaves_no_pod(world: World, number: signal.Signal
 def test_who_does_not_know_the_token_gets_nothing() -> None:
     """The server ends by itself, and swallows or echoes for nobody else."""
     port = free_port()
-    thread = threading.Thread(target=ends.serve, args=("127.0.0.3", port, "secret", 3.0))
+    thread = threading.Thread(target=ends.serve, args=(["fd00::1", "127.0.0.3"], port, "secret", 3.0))
     thread.start()
     bounds: dict[str, Any] = {"seconds": 0.2, "limit": 10**7, "exchanges": 10}
     with pytest.raises(McagentError):

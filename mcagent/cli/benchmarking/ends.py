@@ -12,6 +12,7 @@ import json
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -39,9 +40,15 @@ class Measured:
     round_trip_p99: float
 
 
-def serve(address: str, port: int, token: str, seconds: float) -> None:
-    """Serve for so many seconds. Raises OSError when it cannot listen."""
+def preferred(addresses: Sequence[str]) -> str:
+    """Return the first IPv4 address, since clusters reach each other's Pods by IPv4; without one the first."""
+    return next((address for address in addresses if ":" not in address), addresses[0])
+
+
+def serve(addresses: Sequence[str], port: int, token: str, seconds: float) -> None:
+    """Serve for so many seconds at the preferred address. Raises OSError when it cannot listen."""
     end, places = time.monotonic() + seconds, threading.BoundedSemaphore(MOST)
+    address = preferred(addresses)
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.create_server((address, port), family=family) as listening:
         while (remaining := end - time.monotonic()) > 0:

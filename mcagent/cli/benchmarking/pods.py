@@ -15,6 +15,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from flows.pipeline.prefixes import address_in_bridge
+from mcagent.cli.benchmarking.ends import preferred
 from mcagent.cli.common.agents import SELECTOR
 from mcagent.core.local_cluster.prefixes import prefixes_by_objects
 from mcagent.core.snapshot import apply_changes
@@ -102,9 +103,10 @@ class Pods:
             status = pod.get("status") or {}
             if status.get("phase") in {"Failed", "Succeeded"}:
                 raise McagentError(f"{self.cluster}: Pod {name} has ended: {_last_words(pod)}")
-            node, address = (pod.get("spec") or {}).get("nodeName"), status.get("podIP")
-            if status.get("phase") == "Running" and node and address:
-                return Running(name=name, node=node, address=address)
+            node = (pod.get("spec") or {}).get("nodeName")
+            addresses = [item["ip"] for item in status.get("podIPs") or ()]
+            if status.get("phase") == "Running" and node and addresses:
+                return Running(name=name, node=node, address=preferred(addresses))
             if time.monotonic() >= end:
                 raise McagentError(f"{self.cluster}: Pod {name} not running after {READY:g} s: {_obstacle(pod)}")
             time.sleep(_LOOK)
@@ -166,12 +168,12 @@ class Pods:
 
     def _pod(self, what: str, arguments: Sequence[str], node: str, host: bool) -> dict[str, Any]:
         key, value = LABEL.split("=")
-        address = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+        addresses = {"name": "POD_IPS", "valueFrom": {"fieldRef": {"fieldPath": "status.podIPs"}}}
         container = {
             "name": "benchmark",
             "image": self.image,
             "args": ["benchmark", *arguments],
-            "env": [address, {"name": "MCAGENT_BENCHMARK_TOKEN", "value": self.token}],
+            "env": [addresses, {"name": "MCAGENT_BENCHMARK_TOKEN", "value": self.token}],
             "terminationMessagePath": _MESSAGE_FILE,
             "securityContext": {
                 "allowPrivilegeEscalation": False,
