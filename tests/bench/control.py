@@ -35,7 +35,7 @@ from mcagent.controller.contract import names
 from mcagent.kube.client import Client
 from mcagent.model.kinds import KINDS, object_path
 from mcagent.model.objects import Kind
-from tests.worlds.controllers import Api, Controller, Json, api_server, controller
+from tests.worlds.controllers import Api, Controller, Json, api_server, controller, processor
 from tests.worlds.leader_world import announce, cluster_info, endpoints, service
 from tests.worlds.memory_objects import timestamp
 
@@ -234,11 +234,28 @@ def exports(cluster: str, number: int, services: int) -> list[Json]:
     return exports
 
 
-def settle(kind: str, directory: Path, clusters: int, services: int, beats: int) -> Json:
+def api_processor(api: Api) -> float:
+    """Return the processor time that an API server and etcd have spent so far, in seconds."""
+    return sum(map(processor, api.pids.values()))
+
+
+def part_cpus(api: Api) -> None:
+    """Give the first half of the CPUs to the programs of an API server, the other half to this process."""
+    cpus = sorted(os.sched_getaffinity(0))
+    half = len(cpus) // 2
+    for pid in api.pids.values():
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            os.sched_setaffinity(int(thread.name), cpus[:half])
+    os.sched_setaffinity(0, cpus[half:])  # what it starts inherits that
+
+
+def settle(kind: str, directory: Path, *, clusters: int, services: int, beats: int, apart: bool) -> Json:
     """Start a leader before everything that `clusters` members export."""
     expected = clusters * (1 + 2 * services)
     everybody = members(clusters)
     with api_server(kind, directory / "api") as api:
+        if apart:
+            part_cpus(api)
         make_area(api)
         in_parallel(api, [creation(announce(cluster, time.time(), AREA, "set")) for cluster in everybody])
         begun = time.monotonic()
@@ -251,7 +268,7 @@ def settle(kind: str, directory: Path, clusters: int, services: int, beats: int)
             "load_per_second": expected / (time.monotonic() - begun),
         }
         for name in ("settle", "restart"):
-            begun = time.monotonic()
+            begun, used = time.monotonic(), api_processor(api)
             with controller("leader", api.kubeconfig, AREA, directory / name, heartbeatTimeout="1h") as leader:
                 wait_until(lambda: _settled(leader, expected), name, timeout=SETTLING, interval=2.0)
                 seconds = time.monotonic() - begun
@@ -262,13 +279,16 @@ def settle(kind: str, directory: Path, clusters: int, services: int, beats: int)
                     "keys_looked_at": leader.metric("mcagent_controller_reconciles_total"),
                     "requests_per_second": requests / seconds,
                     "processor_seconds": leader.processor(),
+                    "api_processor_seconds": api_processor(api) - used,
                     "resident_mib": leader.memory(),
                     "peak_resident_mib": leader.memory("VmHWM"),
                 }
                 if name == "restart":
                     result["idle"] = idle(api, leader, everybody, beats)
             if name == "settle":
+                used = api_processor(api)
                 result["write_rate"] = write_rate(api)
+                result["api_processor_seconds_of_write_rate"] = api_processor(api) - used
                 result["write_rate_ratio"] = result["settle"]["written"] / seconds / result["write_rate"]
     return result
 
@@ -361,6 +381,8 @@ def main() -> None:
     parser.add_argument("--exports", type=int, default=100, help="exports that are timed one by one")
     parser.add_argument("--changes", type=int, default=50)
     parser.add_argument("--members", type=int, default=50, help="that join at once")
+    apart = "settle: API server and etcd on half of the CPUs, the leader and other clients on the other half"
+    parser.add_argument("--apart", action="store_true", help=apart)
     parser.add_argument("--json", action="store_true", help="print the numbers for a program")
     args = parser.parse_args()
     kinds = [args.api] if args.api else ["embedded", *(["real"] if find() else [])]
@@ -376,7 +398,8 @@ def main() -> None:
         if args.only in (None, "join"):
             results[kind]["join"] = join(kind, directory / "join", args.members)
         if args.only in (None, "settle"):
-            results[kind]["settle"] = settle(kind, directory / "settle", args.clusters, args.services, beats=3)
+            sizes = {"clusters": args.clusters, "services": args.services}
+            results[kind]["settle"] = settle(kind, directory / "settle", **sizes, beats=3, apart=args.apart)
         shutil.rmtree(directory)
     results["load_average_after"] = list(os.getloadavg())
     if args.json:
