@@ -268,7 +268,7 @@ def settle(kind: str, directory: Path, *, clusters: int, services: int, beats: i
             "load_per_second": expected / (time.monotonic() - begun),
         }
         for name in ("settle", "restart"):
-            begun, used = time.monotonic(), api_processor(api)
+            begun, time_before = time.monotonic(), api_processor(api)
             with controller("leader", api.kubeconfig, AREA, directory / name, heartbeatTimeout="1h") as leader:
                 wait_until(lambda: _settled(leader, expected), name, timeout=SETTLING, interval=2.0)
                 seconds = time.monotonic() - begun
@@ -279,16 +279,16 @@ def settle(kind: str, directory: Path, *, clusters: int, services: int, beats: i
                     "keys_looked_at": leader.metric("mcagent_controller_reconciles_total"),
                     "requests_per_second": requests / seconds,
                     "processor_seconds": leader.processor(),
-                    "api_processor_seconds": api_processor(api) - used,
+                    "api_processor_seconds": api_processor(api) - time_before,
                     "resident_mib": leader.memory(),
                     "peak_resident_mib": leader.memory("VmHWM"),
                 }
                 if name == "restart":
                     result["idle"] = idle(api, leader, everybody, beats)
             if name == "settle":
-                used = api_processor(api)
+                time_before = api_processor(api)
                 result["write_rate"] = write_rate(api)
-                result["api_processor_seconds_of_write_rate"] = api_processor(api) - used
+                result["api_processor_seconds_of_write_rate"] = api_processor(api) - time_before
                 result["write_rate_ratio"] = result["settle"]["written"] / seconds / result["write_rate"]
     return result
 
