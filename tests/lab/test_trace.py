@@ -29,6 +29,8 @@ SILENCE = 2.0  # seconds without an answer that count as none
 def lab(make_lab: Callable[[Topology], Lab]) -> Iterator[Lab]:
     """Two clusters with two gateways and a worker each."""
     with make_lab(generate(name="trace", clusters=2, gateways=2, workers=1, pods=1)) as lab:
+        east, west = lab.topology.clusters
+        wait_for_bfd(lab, *east.nodes, *west.nodes)  # it chooses the way
         yield lab
 
 
