@@ -72,7 +72,7 @@ class EndedImports(BackgroundLoop):
         self._current: Endpoints | None = None  # None: not known yet
         self._ended: set[tuple[ImportedPort, Socket]] = set()
         self._checked = False  # connections of the time before this process
-        self._failures = 0  # walks in a row
+        self._failures = 0  # failed walks in a row
 
     def update(self, endpoints: Endpoints) -> None:
         """Take the endpoints of all imported Services; the same object while they are equal."""

@@ -64,18 +64,18 @@ class Worker:
     def _work(self, entry: Entry, queue: WorkQueue) -> bool:
         name, key = entry
         reconciler = self._reconcilers[name]
-        epoch = self._connection.epoch if self._connection is not None else 0
+        epoch = self._epoch()
         if self._permit() <= 0 or not self._gate(reconciler):
             return True  # all keys are enqueued when that changes
         began = time.perf_counter()
         desired = reconciler.desired(key, self._views[name], self._clock())
-        if self._connection is not None and self._connection.epoch != epoch:
+        if self._epoch() != epoch:
             return True  # it was about another leader
         check_writes(reconciler, desired)
         self._events.remember(entry, frozenset(desired.events))
         result = self._carry_out(entry, queue, desired, epoch)
         self._forget(entry, keep=() if result in _WELL else desired.steps)
-        if not self._gate(reconciler) or (self._connection is not None and self._connection.epoch != epoch):
+        if not self._gate(reconciler) or self._epoch() != epoch:
             # The leader went meanwhile, and with it what the engine knew of it: this came too late for that.
             self._events.remember(entry, frozenset())
             self._forget(entry, keep=())
@@ -83,6 +83,10 @@ class Worker:
         if desired.again is not None:
             queue.add_after(entry, desired.again)
         return result in _WELL
+
+    def _epoch(self) -> int:
+        """Return the epoch of the connection to the leader; 0 without one."""
+        return self._connection.epoch if self._connection is not None else 0
 
     def _forget(self, entry: Entry, keep: Sequence[Wanted | Ref]) -> None:
         """Forget the refusals of a key, but for those of these steps: the other writes are no longer needed."""
@@ -142,7 +146,7 @@ class Worker:
 
     def write_last(self, steps: Sequence[Wanted]) -> None:
         """Write what follows the last key; what fails is only logged, because another replica finds it so."""
-        writer = self._writer(self._connection.epoch if self._connection is not None else 0)
+        writer = self._writer(self._epoch())
         for step in steps:
             try:
                 self._write_last(writer, step, writer.present(step.ref))
