@@ -7,7 +7,8 @@ Prints tables and, with --json, the numbers; it judges nothing.
 - change: the same for one endpoint that comes, and how many objects each controller writes for that
 - settle: a leader starts before all that so many clusters export; members are objects, not processes. Its
   writes per second are compared with those of eight connections that create objects of the same size and write
-  their status twice, as the leader does, as soon as it has ended: an API server with more objects is slower
+  their status twice, as the leader does, with and without a watch of these objects, before the leader starts and
+  as soon as it has ended: what a write costs the API server depends on how many objects it has
 - restart: the same for a leader that finds everything as it should be; idle: with every member's heartbeats
 - join: so many members announce themselves at once
 """
@@ -266,6 +267,7 @@ def settle(kind: str, directory: Path, *, clusters: int, services: int, beats: i
             "clusters": clusters,
             "services": services,
             "load_per_second": expected / (time.monotonic() - begun),
+            "write_rates": {"before": write_rates(api, "before")},
         }
         for name in ("settle", "restart"):
             begun, time_before = time.monotonic(), api_processor(api)
@@ -286,16 +288,37 @@ def settle(kind: str, directory: Path, *, clusters: int, services: int, beats: i
                 if name == "restart":
                     result["idle"] = idle(api, leader, everybody, beats)
             if name == "settle":
-                time_before = api_processor(api)
-                result["write_rate"] = write_rate(api)
-                result["api_processor_seconds_of_write_rate"] = api_processor(api) - time_before
-                result["write_rate_ratio"] = result["settle"]["written"] / seconds / result["write_rate"]
+                result["write_rates"]["after"] = write_rates(api, "after")
+                for rates in result["write_rates"].values():
+                    for measured in rates.values():
+                        measured["ratio"] = result[name]["written"] / seconds / measured["writes_per_second"]
     return result
 
 
-def write_rate(api: Api, count: int = 2000) -> float:
-    """Return how many writes per second the API server takes, of objects that no controller reads."""
-    namespace = "elsewhere"
+def write_rates(api: Api, when: str) -> Json:
+    """Return how many writes per second the API server takes, of objects without and with a watch.
+
+    Each is the median of three rounds that alternate, "api_processor_ms" the processor time of a write. `when` is
+    part of the names of the objects' namespaces.
+    """
+    rounds: dict[str, list[tuple[float, float]]] = {"unwatched": [], "watched": []}
+    for number in range(3):
+        for name, measured in rounds.items():
+            measured.append(write_rate(api, f"{when}-{name}-{number}", watched=name == "watched"))
+    return {
+        name: {
+            "writes_per_second": quantile([rate for rate, _ in measured], 0.5),
+            "api_processor_ms": 1000 * quantile([seconds for _, seconds in measured], 0.5),
+        }
+        for name, measured in rounds.items()
+    }
+
+
+def write_rate(api: Api, namespace: str, *, watched: bool, count: int = 1000) -> tuple[float, float]:
+    """Write to objects of a namespace on eight connections; return writes per second, and processor time of each.
+
+    If `watched`, another connection watches these objects, as a leader watches what it writes.
+    """
     api.put(Kind.NAMESPACE, namespace)
     path = object_path(Kind.RESOURCE_EXPORT, namespace)
     condition = {"type": "Succeeded", "status": "True", "lastTransitionTime": timestamp(time.time())}
@@ -310,9 +333,18 @@ def write_rate(api: Api, count: int = 2000) -> float:
                 "PATCH", f"{path}/s{number}/status", body=status, content_type="application/merge-patch+json"
             )
 
-    begun = time.monotonic()
-    in_parallel(api, [partial(write, number) for number in range(count)])
-    return 3 * count / (time.monotonic() - begun)
+    with ExitStack() as stack:
+        if watched:
+            version = api.client.request("GET", path)["metadata"]["resourceVersion"]
+            query = {"watch": "true", "resourceVersion": version, "timeoutSeconds": "3600"}
+            stream = api.client.watch(path, query, inactivity=600.0)
+            reader = stack.enter_context(ThreadPoolExecutor(1))
+            read = reader.submit(lambda: next(n for n, _ in enumerate(stream.lines(), 1) if n == 3 * count))
+            stack.callback(read.result)
+        begun, processor_before = time.monotonic(), api_processor(api)
+        in_parallel(api, [partial(write, number) for number in range(count)])
+    seconds = time.monotonic() - begun
+    return 3 * count / seconds, (api_processor(api) - processor_before) / (3 * count)
 
 
 def _settled(leader: Controller, expected: int) -> bool:
