@@ -17,6 +17,7 @@ from mcagent.agent.control_loop.schedule import LoopTiming
 from mcagent.agent.control_loop.startup import Startup
 from mcagent.agent.doctor_page import Diagnose, DoctorPage
 from mcagent.agent.ended_connections import EndedConnections, EndedImports
+from mcagent.agent.flow_purge import COMMAND, FlowPurge
 from mcagent.agent.object_reader import ObjectReader
 from mcagent.agent.reachability import Reachability
 from mcagent.agent.reports.counters import (
@@ -95,6 +96,7 @@ class Agent:
         )
         self._ended = EndedConnections(self._delete_connection)
         self._ended_imports = EndedImports(delete_translated)
+        self._flow_purge = FlowPurge(lambda: self._switch.call(COMMAND))
         self.failover = make_failover(
             settings, self._backends, self._prober.gateway_lost, self._reachability, self._probes
         )
@@ -117,6 +119,7 @@ class Agent:
             config=settings.core,
             failover=self.failover,
             state_lost=self._prober.state_lost,
+            policies_changed=self._flow_purge.policies_changed,
         )
         metrics = Metrics()
         self.loop = Loop(
@@ -212,6 +215,7 @@ class Agent:
         self._probes.start()
         self._ended.start()
         self._ended_imports.start()
+        self._flow_purge.start()
         self._thread.start()
 
     def stop(self) -> None:
@@ -225,6 +229,7 @@ class Agent:
         self._probes.stop()
         self._ended.stop()
         self._ended_imports.stop()
+        self._flow_purge.stop()
         self._http.close()
         self._monitor.stop()
         self._wireguard.stop()

@@ -7,6 +7,7 @@ import os
 import re
 import socket
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -19,6 +20,7 @@ from devtools.traffic import traffic
 from devtools.traffic.capture import Capture
 from devtools.traffic.traffic import PATIENCE
 from devtools.waiting import wait_until
+from mcagent.dataplane.facts import kernel_datapath_exists
 from mcagent.model.dataplane.resources import TunnelType
 from mcagent.model.parsing import labels
 from tests.lab.traces import trace
@@ -273,6 +275,39 @@ def test_a_policy_ends_open_connections_that_it_forbids(lab: Lab, policy: Callab
             assert not any(map(float, change_counts)), node.name
         for client in good:
             client.exchange(b"x" * 100)
+
+
+@pytest.mark.skipif(kernel_datapath_exists(), reason="the kernel datapath changes the flow that is meant")
+def test_a_datapath_flow_with_old_actions_goes_after_a_change_of_policies(
+    lab: Lab, policy: Callable[[str, Json], None]
+) -> None:
+    """Open vSwitch does not look at such a flow again; here its actions are changed without its knowledge."""
+    node = lab.topology.clusters[1].nodes[0]
+    client, switch = clients(lab, "bad")[-1], lab.ovs(node.name)
+    address = str(node.pods[1].address)
+    policy("west", cluster_policy("other", 5, ingress("Drop", "nobody")))
+    wait_until(lambda: _rule_flows(lab, node.name), "the policy", timeout=IN_TIME)
+
+    def met() -> set[str]:
+        """Return what connections to a Pod meet; they come by both gateways of their cluster."""
+        with ThreadPoolExecutor(REPEATS) as pool:
+            return set(pool.map(lambda _: tried(client, address, POD_PORT, within=SILENCE), range(REPEATS)))
+
+    def dropped() -> bool:
+        """Let the flows of new connections to the Pod drop; tell whether they do."""
+        met()
+        for line in switch.appctl("dpctl/dump-flows", "-m").splitlines():
+            if f"dst={address}," in line and "ct_state(0x21/" in line:
+                switch.appctl("dpctl/mod-flow", line.partition(", packets:")[0], "drop")
+        return met() == {"silent"}
+
+    wait_until(dropped, "flows that drop", timeout=IN_TIME)
+    policy("west", cluster_policy("other", 5, ingress("Drop", "nobody-else")))
+    wait_until(lambda: met() == {"open"}, "new flows", timeout=IN_TIME)
+
+
+def _rule_flows(lab: Lab, node: str) -> bool:
+    return any("conj_id" in flow for flow in _flows(lab, node))
 
 
 def _flows(lab: Lab, node: str) -> list[str]:

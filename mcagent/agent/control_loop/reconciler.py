@@ -23,6 +23,7 @@ from mcagent.agent.control_loop import backend_state
 from mcagent.agent.control_loop.apply import Applier, Failures, Phases
 from mcagent.agent.control_loop.backend_state import BackendState, Content, Contents
 from mcagent.agent.failover import Failover
+from mcagent.agent.flow_purge import changes_policies
 from mcagent.agent.pass_outcome import Failure, PassOutcome
 from mcagent.core.compile import Compiled, Compiler
 from mcagent.core.plan.contention import Contention, contended_drift, leave_alone
@@ -56,11 +57,15 @@ class NodeReconciler:
         compiler: Compile | None = None,
         failover: Failover | None = None,
         state_lost: Callable[[NodeState], None] = lambda _: None,
+        policies_changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`state_lost` is called when flows exist again after Open vSwitch lost them and its conntrack state."""
+        """`state_lost` is called when flows exist again after Open vSwitch lost them and its conntrack state.
+
+        `policies_changed` is called when flows of policies have changed on the userspace datapath.
+        """
         self._backends = backends
         self._read_facts = read_facts
-        self._state_lost = state_lost
+        self._state_lost, self._policies_changed = state_lost, policies_changed
         self._compile = compiler or Compiler().compile
         self._failover = failover
         self.config = config
@@ -139,6 +144,8 @@ class NodeReconciler:
         flows_restored = blank and (flow_failure is None or not flow_failure.unreachable)
         if flows_restored and Backend.OPENFLOW not in blocked and facts.datapath is DatapathType.NETDEV:
             self._state_lost(desired.state)
+        if facts.datapath is DatapathType.NETDEV and changes_policies(done):
+            self._policies_changed()
         return replace(
             outcome,
             desired=desired,
