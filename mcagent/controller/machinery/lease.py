@@ -222,6 +222,8 @@ class Elector(BackgroundLoop):
             self.error = str(err)
             return
         with self._lock:
+            if self._election.permit(self._clock()) <= 0:
+                self._leading = False  # what came since the deadline was dropped: `gained` has it enqueued
             self._lease, self.error = written, ""
             self._election.observe(written, self._clock())
             self._election.took(began)
