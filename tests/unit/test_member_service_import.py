@@ -113,6 +113,20 @@ def test_what_was_imported_while_the_controller_was_down_goes_and_others_stay() 
     assert names_of(view.local, Kind.ENDPOINT_SLICE) == ["antrea-mc-own-abcde"]
 
 
+def test_endpoints_follow_while_the_service_cannot_be_changed() -> None:
+    """A policy of others that refuses the Service's update leaves no connection at an endpoint that is gone."""
+    view, controller = world(service_import(), endpoints_import("10.97.0.5"))
+    view.local.refuse = lambda kind, _old, _new: "it has no label team" if kind is Kind.SERVICE else ""
+    north_of(view).put(service_import(sessionAffinity="ClientIP"))
+    north_of(view).put(endpoints_import("10.97.0.6"))
+    controller.run()
+    assert service(view)["spec"]["sessionAffinity"] == "None"
+    assert endpoints(view) == {"10.97.0.6": [80]}
+    view.local.refuse = lambda _kind, _old, _new: ""
+    controller.settle()
+    assert service(view)["spec"]["sessionAffinity"] == "ClientIP"
+
+
 def test_a_service_of_that_name_is_never_touched() -> None:
     """Without the annotation a Service is somebody's: an Event says so, and it is taken up when it has gone."""
     view = member()

@@ -248,13 +248,14 @@ class ServiceImports:
         events = [Event(subject=str(target.service), reason="EndpointsRefused", message=why) for why in refused]
         if is_of_other_type(service, service_spec):
             return DesiredObjects(steps=[target.service], events=events)  # created again once it is gone
-        steps: list[Wanted | Ref] = [service_object(target, service_spec)]
         present_slices = {endpoint_slice.name for endpoint_slice in our_slices(target, view)}
-        steps += [
+        steps: list[Wanted | Ref] = [
             Wanted(ref=target.slice(name), body=body)
             for name, body in sorted(objects.slices.items(), key=lambda item: (item[0] in present_slices, item[0]))
         ]
         steps += [target.slice(name) for name in sorted(present_slices - objects.slices.keys())]
+        # A Service that exists comes after its endpoints: they change although its update may be refused.
+        steps.insert(0 if service is None else len(steps), service_object(target, service_spec))
         if self._settings.write_endpoints is WriteEndpoints.ALWAYS:
             steps.append(objects.endpoints)
         elif is_mirrored(target, view):
