@@ -36,7 +36,13 @@ from mcagent.controller.member.indexes import (
     addresses_of,
     service_of,
 )
-from mcagent.controller.member.membership import cluster_set_of, concerns_membership, is_for, joined_leader
+from mcagent.controller.member.membership import (
+    cluster_set_of,
+    concerns_membership,
+    is_for,
+    joined_leader,
+    refused_writes,
+)
 from mcagent.controller.member.published import export_cidr, local_endpoints, pod_prefixes
 from mcagent.controller.member.services.backends import places_of
 from mcagent.controller.member.services.endpoints import (
@@ -210,9 +216,7 @@ class ServiceImports:
             ),
         )
         desired = self._steps(target, service_spec, objects, accepted.refused, view)
-        events = [*desired.events]
-        if failure := view.failure(target.service):
-            events.append(Event(subject=about, reason="ImportFailed", message=f"{target.service}: {failure}"))
+        events = [*desired.events, *refused_writes(desired.steps, view, about)]
         return DesiredObjects(steps=desired.steps, events=events)
 
     def _full(self, target: ImportedService, view: View, about: str) -> Event | None:
