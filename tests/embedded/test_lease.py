@@ -103,6 +103,18 @@ def test_one_of_two_leads_and_the_other_waits(api: ApiServer, replica: Callable[
 
 
 @pytest.mark.timing
+def test_renewed_credentials_are_read(api: ApiServer, replica: Callable[..., Replica], tmp_path: Path) -> None:
+    """When the API server refuses the present ones, as informers read them."""
+    api.tokens = frozenset({"first"})
+    first = replica("a")
+    until(lambda: first.leads)
+    api.tokens = frozenset({"second"})
+    until(lambda: first.told == ["gained", "lost"], timeout=3 * TIMING.renew_deadline)
+    client_of(api, tmp_path)  # writes the kubeconfig anew
+    until(lambda: first.leads, timeout=3 * TIMING.duration)
+
+
+@pytest.mark.timing
 def test_a_released_lease_is_taken_at_once(api: ApiServer, replica: Callable[..., Replica]) -> None:
     """After an orderly end the next replica does not wait for the Lease to run out."""
     first, second = replica("a"), replica("b")

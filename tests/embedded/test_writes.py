@@ -606,6 +606,21 @@ def test_a_write_that_another_client_reverts_becomes_rare(
     assert watched.written.failures() == {}
 
 
+def test_a_status_that_another_client_reverts_holds_up_nothing_else(watched: World) -> None:
+    """It is a report: what follows does not build on it."""
+    watched.reconciler.writes = Access(local={Kind.CONFIG_MAP, Kind.SERVICE_EXPORT})
+    watched.objects.put(Kind.SERVICE_EXPORT, "x")
+    status = Wanted(ref=EXPORT, conditions={"Ready": READY}, create=False)
+    for number in range(5):
+        watched.objects.put_status(Kind.SERVICE_EXPORT, "x", {"conditions": []})
+        watched.written.forget(EXPORT)
+        watched.reconciler.desires = DesiredObjects(steps=[status, wanted(a=str(number))])
+        assert watched.work()
+        assert watched.data() == {"a": str(number)}
+    assert watched.objects.writes().count(f"patch {EXPORTS}/x/status") == 3
+    assert watched.queue.counts() == (1, 0)
+
+
 # --- what is written at the end ------------------------------------------------------------------------------
 
 

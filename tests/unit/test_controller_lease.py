@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from mcagent.controller.machinery.lease import Election, LeaseTiming
+from mcagent.controller.machinery.lease import Election, Elector, LeaseTiming
+from mcagent.kube.client import Client
+from mcagent.kube.errors import ApiRefusalError
 
 TIMING = LeaseTiming(duration=15.0, renew_deadline=10.0, retry=2.0)
 THEIRS = {"holderIdentity": "b", "leaseDurationSeconds": 20, "renewTime": "1", "acquireTime": "0"}
@@ -161,3 +163,57 @@ def test_a_lease_without_time_to_renew_is_refused(numbers: dict[str, float]) -> 
     with pytest.raises(ValueError, match=r"duration > renew deadline > 1\.2"):
         LeaseTiming(**numbers)
     assert LeaseTiming(renew_deadline=2.5).retry == 2.0
+
+
+class SlowServer:
+    """An API server with one Lease, which takes `lasts` seconds for each request. `now` is the time."""
+
+    server = "https://api"
+
+    def __init__(self) -> None:
+        self.now, self.lasts, self.version = 100.0, 0.0, 0
+        self.lease: dict[str, Any] | None = None
+        self.fails = False
+
+    def find(self, path: str, *, timeout: float) -> dict[str, Any] | None:
+        """Answer a read."""
+        self.now += self.lasts
+        return self.lease
+
+    def request(self, method: str, path: str, *, body: dict[str, Any], timeout: float) -> dict[str, Any]:
+        """Answer a write."""
+        self.now += self.lasts
+        if self.fails:
+            raise ApiRefusalError("overloaded", code=500)
+        self.version += 1
+        metadata = {"name": "l", "resourceVersion": str(self.version)}
+        self.lease = {"kind": "Lease", "metadata": metadata, "spec": body["spec"]}
+        return self.lease
+
+
+def test_a_renewal_that_comes_after_the_deadline_resumes_all_work() -> None:
+    """What came between deadline and answer was dropped, although no other replica took the Lease."""
+    server, calls = SlowServer(), list[str]()
+    elector = Elector(
+        cast("Client", server),
+        namespace="area",
+        name="l",
+        identity="a",
+        gained=lambda: calls.append("gained"),
+        lost=lambda: calls.append("lost"),
+        timing=TIMING,
+        clock=lambda: server.now,
+    )
+    elector._elect()
+    server.now += 5.0
+    elector._elect()  # in time
+    assert calls == ["gained"]
+    server.fails = True
+    server.now += 5.0
+    elector._elect()
+    server.fails, server.lasts = False, 0.7
+    server.now += 4.0
+    assert elector.permit() == 1.0
+    elector._elect()  # reads and writes the Lease, in 1.4 s
+    assert elector.permit() > 0.0
+    assert calls == ["gained", "gained"]

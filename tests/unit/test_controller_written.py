@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -251,6 +252,58 @@ def test_another_write_ends_a_row_of_equal_ones() -> None:
     repeat(written, first, 1)
     assert written.wait(first, 0.0) == 0.0
     assert written.repeated() == {}
+
+
+def test_kinds_of_write_are_counted_apart() -> None:
+    """A client that reverts content and status, or deletes what is created with a status, is noticed."""
+    written, content = WrittenObjects(Cache({})), patch_of(data={"a": "1"})
+    status, created = patch_of(verb=Verb.STATUS, status={"a": "1"}), patch_of(verb=Verb.CREATE, data={"a": "1"})
+    for _ in range(3):
+        assert written.wait(content, 0.0) == written.wait(status, 0.0) == 0.0
+        repeat(written, content, 1)
+        repeat(written, status, 1)
+    assert written.wait(content, 0.0) == written.wait(status, 0.0) == 1.0
+    assert written.repeated() == {BEAT: 3}
+    for _ in range(3):
+        assert written.wait(created, 0.0) == 0.0
+        repeat(written, created, 1)
+        repeat(written, status, 1)
+    assert written.wait(created, 0.0) == 1.0
+
+
+def test_a_deletion_of_ours_ends_a_row_of_creations() -> None:
+    """And the reverse: what is created and deleted on demand is not held up."""
+    written, created = WrittenObjects(Cache({})), patch_of(verb=Verb.CREATE, data={"a": "1"})
+    deleted = Write(verb=Verb.DELETE, ref=BEAT, body={"kind": "DeleteOptions"})
+    for _ in range(5):
+        repeat(written, created, 1)
+        repeat(written, deleted, 1)
+    assert written.repeated() == {}
+    assert written.wait(created, 0.0) == written.wait(deleted, 0.0) == 0.0
+
+
+def test_an_object_that_was_made_again_is_written_without_a_wait() -> None:
+    """A write to an earlier one is not reverted by that."""
+    written = WrittenObjects(Cache({}))
+    for uid in "abcd":
+        write = replace(patch_of(data={"a": "1"}), uid=uid)
+        assert written.wait(write, 0.0) == 0.0
+        repeat(written, write, 1)
+
+
+def test_the_time_of_a_condition_makes_no_other_write() -> None:
+    """Each write over a condition with another status has the present time."""
+
+    def status(second: int, reason: str = "Done") -> Write:
+        ready = {"type": "Ready", "status": "True", "reason": reason, "lastTransitionTime": f"12:00:0{second}"}
+        clusters = [{"clusterID": "east", "conditions": [ready]}]
+        return patch_of(verb=Verb.STATUS, status={"conditions": [ready], "clusterStatuses": clusters})
+
+    written = WrittenObjects(Cache({}))
+    for second in range(3):
+        repeat(written, status(second), 1)
+    assert written.wait(status(4), 0.0) == 1.0
+    assert written.wait(status(4, reason="Other"), 0.0) == 0.0
 
 
 def test_repeated_writes_are_forgotten_after_a_while() -> None:

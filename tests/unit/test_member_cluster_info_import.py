@@ -265,6 +265,16 @@ def test_a_member_asks_for_its_service_cidr_once_and_does_without() -> None:
     assert complete(ControllerRole.MEMBER, ControllerSettings(), away, stop).member.service_cidr == "10.96.0.0/12"
 
 
+@pytest.mark.parametrize("code", [401, 429, 500, 503, 504])
+def test_an_api_server_that_fails_for_a_moment_is_asked_again(code: int) -> None:
+    """It has not said that its Service CIDR cannot be found: a webhook of others may not run yet."""
+    missing, failed = ApiRefusalError("no", code=404), ApiRefusalError("later", code=code)
+    client = Answers(missing, failed, missing, ApiRefusalError(REFUSALS[0][0], code=422))
+    completed = complete(ControllerRole.MEMBER, ControllerSettings(), client, threading.Event())
+    assert completed.member.service_cidr == "10.96.0.0/12"
+    assert client.reloads == (code == 401)
+
+
 def test_the_first_usable_cidr_counts() -> None:
     """Texts that are none, IPv6 and special ranges are passed over; host bits are masked."""
     assert first_ipv4(["", "x", "fd00::/64", "127.0.0.0/8", "10.96.3.4/16"]) == "10.96.0.0/16"

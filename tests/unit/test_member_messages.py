@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
@@ -21,6 +22,7 @@ from mcagent.controller.member.cluster_set import MemberClusterSet
 from mcagent.controller.member.leave import Leave
 from mcagent.controller.member.membership import import_ref, is_for
 from mcagent.controller.member.networks.cluster_info import ClusterInfoExport
+from mcagent.controller.member.networks.cluster_info_import import ClusterInfoImports
 from mcagent.controller.member.networks.discovery import discover_cluster_uid, discover_service_cidr
 from mcagent.controller.member.networks.gateways import GatewayElection
 from mcagent.controller.member.services.imported import owner_of
@@ -53,6 +55,7 @@ from tests.worlds.member_world import (
     settings,
     slice_of,
 )
+from tests.worlds.membership import joined, tick
 from tests.worlds.memory_objects import typed
 
 SUBJECT = f"ClusterSet {HOME}/{SET}"
@@ -644,6 +647,46 @@ def test_a_service_that_cannot_be_written_is_an_event() -> None:
     outcome = ServiceImports(settings()).desired("shop/web", view, 0.0)
     message = "Service shop/antrea-mc-web: quota exceeded"
     assert events_of(outcome) == [(SUBJECT, "ImportFailed", message)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (Kind.ENDPOINT_SLICE, "ImportFailed"),
+        (Kind.SERVICE_IMPORT, "ImportFailed"),
+        (Kind.CLUSTER_INFO_IMPORT, "ImportFailed"),
+        (Kind.GATEWAY, "GatewayNotWritten"),
+    ],
+)
+def test_an_object_of_a_membership_that_cannot_be_written_is_an_event(kind: Kind, reason: str) -> None:
+    """Quotas count objects of one kind: there may be a Service without an endpoint."""
+    view = member()
+    view.local.put(node("n1", "10.0.0.1"))
+    for raw in (WEST, service_import(), endpoints_import("10.97.0.5")):
+        north_of(view).put(raw)
+    view.local.refuse = lambda other, _old, _new: "quota exceeded" if other is kind else ""
+    config = settings()
+    controller = Controller(view, [ServiceImports(config), ClusterInfoImports(config), GatewayElection(config)])
+    controller.settle()
+    controller.settle()
+    (event,) = controller.all_events()
+    assert (event.subject, event.reason) == (SUBJECT, reason)
+    assert re.fullmatch(f"{kind} .*: quota exceeded", event.message)
+    view.local.refuse = lambda _kind, _old, _new: ""
+    controller.settle()
+    controller.settle()
+    assert controller.all_events() == []
+
+
+def test_a_refusal_that_keeps_a_cluster_from_leaving_is_an_event() -> None:
+    """The ClusterSet stays until all is deleted; else nothing says why."""
+    view, controller = joined()
+    view.local.refuse = lambda kind, _old, new: "it is protected" if kind is Kind.GATEWAY and new is None else ""
+    view.local.remove(Kind.CLUSTER_SET, HOME, SET)
+    controller.run()
+    tick(view, controller, 1.0)
+    (event,) = [event for event in controller.all_events() if event.subject == SUBJECT]
+    assert (event.reason, event.message) == ("NotCleanedUp", f"Gateway {HOME}/n1: it is protected")
 
 
 @pytest.mark.parametrize(

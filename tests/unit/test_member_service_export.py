@@ -241,6 +241,21 @@ def test_several_slices_make_subsets_without_duplicates() -> None:
     ]
 
 
+def test_serving_endpoints_count_for_each_port() -> None:
+    """As on gateways: an endpoint that is ready for another port, or for none, is none of this port."""
+    web = typed(service("web", ("http", 80), ("admin", 90)))
+    slices = [
+        typed(slice_of("web", "10.10.1.1")),
+        typed(slice_of("web", "10.10.1.2", name="portless", ports=())),
+        typed(slice_of("web", "10.10.1.3", name="old", ports=(("admin", 9090),), ready=False, serving=True)),
+        typed(slice_of("web", "10.10.1.4", name="older", ports=(("http", 8080),), ready=False, serving=True)),
+    ]
+    assert pod_ip_subsets(web, slices) == {
+        (("admin", "TCP", 9090),): ("10.10.1.3",),
+        (("http", "TCP", 8080),): ("10.10.1.1",),
+    }
+
+
 def test_serving_endpoints_count_while_none_is_ready() -> None:
     """Endpoints that terminate but still serve are exported only while no ready one is there."""
     view = world(

@@ -113,6 +113,39 @@ def test_what_was_imported_while_the_controller_was_down_goes_and_others_stay() 
     assert names_of(view.local, Kind.ENDPOINT_SLICE) == ["antrea-mc-own-abcde"]
 
 
+def test_endpoints_follow_while_the_service_cannot_be_changed() -> None:
+    """A policy of others that refuses the Service's update leaves no connection at an endpoint that is gone."""
+    view, controller = world(service_import(), endpoints_import("10.97.0.5"))
+    view.local.refuse = lambda kind, _old, _new: "it has no label team" if kind is Kind.SERVICE else ""
+    north_of(view).put(service_import(sessionAffinity="ClientIP"))
+    north_of(view).put(endpoints_import("10.97.0.6"))
+    controller.run()
+    assert service(view)["spec"]["sessionAffinity"] == "None"
+    assert endpoints(view) == {"10.97.0.6": [80]}
+    view.local.refuse = lambda _kind, _old, _new: ""
+    controller.settle()
+    assert service(view)["spec"]["sessionAffinity"] == "ClientIP"
+
+
+def test_ports_of_one_name_are_in_slices_of_their_own() -> None:
+    """API servers refuse a slice with two of them: Pods of the host network may have two at the Node's address."""
+    named = [{"name": "http", "port": 8080}, {"name": "admin", "port": 9090}, {"name": "http", "port": 8081}]
+    view, _ = world(service_import(), endpoints_import("10.97.0.5", "10.97.0.6", ports=named))
+    made_slices = view.local.list(Kind.ENDPOINT_SLICE)
+    ports = sorted([(port["name"], port["port"]) for port in raw["ports"]] for raw in made_slices)
+    assert ports == [[("admin", 9090), ("http", 8080)], [("http", 8081)]]
+    assert [len(raw["endpoints"]) for raw in made_slices] == [2, 2]
+
+
+def test_a_cluster_id_that_no_label_can_have_is_in_none() -> None:
+    """API servers refuse the slice otherwise, with the endpoints of all clusters after it."""
+    long = "w" * 64
+    view, _ = world(cluster_info(long, "10.98.0.0/16"), service_import(), endpoints_import("10.98.0.5"))
+    (raw,) = view.local.list(Kind.ENDPOINT_SLICE)
+    assert "multicluster.kubernetes.io/source-cluster" not in raw["metadata"]["labels"]
+    assert endpoints(view) == {"10.98.0.5": [80]}
+
+
 def test_a_service_of_that_name_is_never_touched() -> None:
     """Without the annotation a Service is somebody's: an Event says so, and it is taken up when it has gone."""
     view = member()

@@ -7,6 +7,7 @@ from dataclasses import replace
 from mcagent.controller.admin.listing import rows
 from mcagent.controller.contract.area_holder import HOLDER_ANNOTATION, REFUSED_HOLDER_ANNOTATION, released
 from mcagent.controller.leader import leader_reconcilers
+from mcagent.controller.leader.area_holder import AreaHolder
 from mcagent.controller.leader.members import REFUSED_KEPT
 from mcagent.controller.settings import LeaderSettings, MemberLimits
 from mcagent.model.objects import Kind
@@ -104,6 +105,18 @@ def test_the_report_ends_after_the_later_controller() -> None:
     pair.leader.forward(REFUSED_KEPT + 20.0, "east")
     assert pair.condition() == ("", "")
     assert "SecondController" not in reasons(pair.first)
+
+
+def test_the_end_of_the_report_is_written_once() -> None:
+    """While that write is refused or reverted, the key waits, instead of coming again at once."""
+    pair = Pair()
+    pair.settle()
+    pair.second.closed = True
+    pair.leader.api.refuse = lambda kind, _old, _new: "locked" if kind is Kind.CLUSTER_SET else ""
+    pair.leader.forward(REFUSED_KEPT + 20.0, "east")
+    outcome = AreaHolder(FIRST).desired(f"{AREA}/{SET}", pair.first.view, pair.leader.api.clock())
+    assert len(outcome.steps) == 1
+    assert outcome.again is None
 
 
 def test_replicas_and_a_controller_that_starts_again_are_one() -> None:

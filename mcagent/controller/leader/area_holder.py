@@ -75,9 +75,9 @@ class AreaHolder:
                 notes[HOLDER_ANNOTATION] = self._home
             since = time_of(condition_of(cluster_set.status.conditions, ONE_CONTROLLER).last_transition_time)
             if refused and since is not None:
-                again = max(0.0, since + REFUSED_KEPT - now)
-            if refused == self._home or again == 0.0:
-                notes[REFUSED_HOLDER_ANNOTATION] = None
+                again = since + REFUSED_KEPT - now
+            if refused == self._home or (again is not None and again <= 0):
+                notes[REFUSED_HOLDER_ANNOTATION] = again = None
         text = message(cluster_set)
         events = [Event(subject=str(ref), reason=SECOND_CONTROLLER, message=text)] if text else []
         steps = [Wanted(ref=ref, body=annotated(ClusterSet, notes), create=False)] if notes else []

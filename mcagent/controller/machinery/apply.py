@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
@@ -55,11 +55,12 @@ class Verb(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
-    """One request. `body` is what is sent."""
+    """One request. `body` is what is sent, `uid` that of the object that is changed."""
 
     verb: Verb
     ref: Ref
     body: Json
+    uid: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +101,8 @@ def plan(
         (Verb.STATUS, _status_difference(status, step.conditions, present)),
     ):
         if isinstance(patch, dict) and (patch := _without_dropped(patch, present, dropped)):
-            return Write(verb=verb, ref=step.ref, body=_versioned(patch, present))
+            uid = present["metadata"].get("uid", "")
+            return Write(verb=verb, ref=step.ref, body=_versioned(patch, present), uid=uid)
     return None
 
 

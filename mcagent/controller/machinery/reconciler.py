@@ -10,7 +10,8 @@ The rules that the engine keeps, and that reconcilers may rely on:
   not before the leader's kinds have been, too. While the leader is away its last known objects stay in the view.
 - A key is worked on by one thread at a time; keys of failures are tried again with back-off; every key of
   `all_keys` is worked on at start, after each reconnect to the leader, and once a period.
-- The steps of DesiredObjects are written in order; after one that failed the later ones are not written.
+- The steps of DesiredObjects are written in order; after one that failed the later ones are not written. Nor are
+  they while one waits that another client reverts, unless that is a status.
 - A cached object may change between two calls of the view: a reconciler gets an object once.
 """
 

@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from mcagent.controller.machinery.apply import Verb
 from mcagent.controller.machinery.connection.connection import AwayError, LeaderConnection
 from mcagent.controller.machinery.current_events import CurrentEvents
 from mcagent.controller.machinery.reconciler import DesiredObjects, Reconciler, Ref, View, Wanted, check_writes
@@ -109,6 +110,8 @@ class Worker:
                     continue
                 if (wait := self._written.wait(write, time.monotonic())) > 0:
                     queue.add_after(entry, wait)
+                    if write.verb is Verb.STATUS:
+                        continue  # a report, on which the later steps do not build
                     return result
                 for done in writer.carry_out(step, present, write):
                     if self._written.count(done, time.monotonic()):

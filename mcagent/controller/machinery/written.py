@@ -7,12 +7,13 @@ a minute. Knows no client and no reconciler.
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from mcagent.controller.machinery.apply import DroppedValue, Path, Write
+from mcagent.controller.machinery.apply import DroppedValue, Path, Verb, Write
 from mcagent.controller.machinery.cache import Cache
 from mcagent.controller.machinery.reconciler import Json, Ref, Side
 from mcagent.model.api.base import ApiObject
@@ -23,6 +24,11 @@ DROPPED_FOR = 3600.0  # seconds until a dropped value is sent again: the CRDs ma
 FREE = 3  # equal writes in a row without a wait
 WAITS = Backoff(first=1.0, most=300.0, jitter=0.0)  # between equal writes after those
 FORGET_REPEATS = 600.0  # seconds
+_TIME = re.compile('"lastTransitionTime": "[^"]*"')  # of a condition: that of the write
+
+
+# What we create and delete in turn, no other client reverts.
+_OPPOSITES = {Verb.CREATE: Verb.DELETE, Verb.DELETE: Verb.CREATE}
 
 
 @dataclass(slots=True)
@@ -53,7 +59,7 @@ class WrittenObjects:
         # The epoch whose leader accepted the last write; only of objects that a reconciler has asked about.
         self._accepted: dict[Ref, int | None] = {}
         self._dropped: dict[Ref, _Dropped] = {}
-        self._repeats: dict[Ref, _Repeat] = {}
+        self._repeats: dict[tuple[Ref, Verb], _Repeat] = {}
 
     # --- content ------------------------------------------------------------------------------------------
 
@@ -186,31 +192,34 @@ class WrittenObjects:
     def wait(self, write: Write, now: float) -> float:
         """Return for how many seconds a write must not be made yet; 0 or less: it may be."""
         with self._lock:
-            repeat = self._repeats.get(write.ref)
+            repeat = self._repeats.get((write.ref, write.verb))
         if repeat is None or repeat.digest != _digest(write) or repeat.count < FREE:
             return 0.0
         return repeat.last + WAITS.delay(repeat.count - FREE + 1) - now
 
     def count(self, write: Write, now: float) -> bool:
         """Count a write. Returns whether it is the first that counts as a repeated one."""
-        digest = _digest(write)
+        digest, opposite = _digest(write), _OPPOSITES.get(write.verb)
         with self._lock:
-            repeat = self._repeats.get(write.ref)
+            repeat = self._repeats.get((write.ref, write.verb))
             count = repeat.count + 1 if repeat is not None and repeat.digest == digest else 1
-            self._repeats[write.ref] = _Repeat(digest, count, now)
+            self._repeats[write.ref, write.verb] = _Repeat(digest, count, now)
+            if opposite is not None:
+                self._repeats.pop((write.ref, opposite), None)
         return count == FREE
 
     def repeated(self) -> dict[Ref, int]:
         """Return the objects with repeated writes, with the number of equal writes in a row."""
         with self._lock:
-            return {ref: repeat.count for ref, repeat in self._repeats.items() if repeat.count >= FREE}
+            repeats = sorted(self._repeats.items(), key=lambda item: item[1].count)
+            return {ref: repeat.count for (ref, _), repeat in repeats if repeat.count >= FREE}
 
     def prune(self, now: float) -> None:
         """Forget what is outdated."""
         with self._lock:
             self._read = {ref: entry for ref, entry in self._read.items() if now < entry[1] + FRESH}
             self._dropped = {ref: r for ref, r in self._dropped.items() if now <= r.since + DROPPED_FOR}
-            self._repeats = {ref: r for ref, r in self._repeats.items() if now - r.last <= FORGET_REPEATS}
+            self._repeats = {key: r for key, r in self._repeats.items() if now - r.last <= FORGET_REPEATS}
 
 
 def _uid(obj: Json | None) -> object:
@@ -218,9 +227,9 @@ def _uid(obj: Json | None) -> object:
 
 
 def _digest(write: Write) -> int:
-    """Return a hash of what makes two writes equal: all but the version that they were made from."""
+    """Return a hash of what makes two writes equal: all but the version that they were made from, and the time."""
     body = {key: value for key, value in write.body.items() if key != "preconditions"}
     meta = body.get("metadata")
     if isinstance(meta, dict):
         body["metadata"] = {key: value for key, value in meta.items() if key != "resourceVersion"}
-    return hash((write.verb, json.dumps(body, sort_keys=True)))
+    return hash((write.uid, _TIME.sub("", json.dumps(body, sort_keys=True))))

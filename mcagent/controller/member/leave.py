@@ -17,7 +17,7 @@ from mcagent.controller.machinery.reconciler import Access, DesiredObjects, Obje
 from mcagent.controller.member.announce import announce_ref
 from mcagent.controller.member.cleanup import owned, owned_kinds
 from mcagent.controller.member.exports import BY_CLUSTER, export_ref
-from mcagent.controller.member.membership import cluster_set_of, is_duplicate, released
+from mcagent.controller.member.membership import cluster_set_of, is_duplicate, refused_writes, released
 from mcagent.controller.settings import MemberSettings
 from mcagent.model.api.multicluster import ClusterSet, MemberClusterAnnounce
 from mcagent.model.api.patches import annotated
@@ -61,8 +61,9 @@ class Leave:
         if names.MEMBER_FINALIZER not in chosen.metadata.finalizers:
             return DesiredObjects()
         leader = view.leader if view.leader is not None and view.leader.cluster_set == key else None
-        if next(owned(view, self._kinds), None) is not None:
-            return DesiredObjects(again=LOOK)
+        if (remaining := next(owned(view, self._kinds), None)) is not None:
+            events = tuple(refused_writes([Ref.of(remaining)], view, chosen.subject, "NotCleanedUp"))
+            return DesiredObjects(events=events, again=LOOK)
         late = view.quiet_for(ref) >= PATIENCE
         if leader is not None and leader.connected and leader.synced and not late:
             announce, uid = announce_ref(leader), self._settings.cluster_uid

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from mcagent.controller.contract import names
 from mcagent.controller.contract.cluster_uid import DUPLICATE
 from mcagent.controller.contract.export_ranges import RANGE_ANNOTATION
@@ -10,6 +12,7 @@ from mcagent.controller.machinery.reconciler import Leader, ObjectChange, Ref, S
 from mcagent.model.api.base import ApiObject, condition_of
 from mcagent.model.api.multicluster import ClusterSet, ResourceImport
 from mcagent.model.api.patches import metadata_patch, patch
+from mcagent.model.event import Event
 from mcagent.model.objects import Kind
 
 # Reasons of a ClusterSet's Ready; "": it has no status yet.
@@ -99,6 +102,15 @@ def is_for(resource_import: ResourceImport, leader: Leader) -> bool:
 def is_duplicate(cluster_set: ClusterSet) -> bool:
     """Tell whether a ClusterSet's condition says that another cluster holds the ID of this one."""
     return _reason(cluster_set) == DUPLICATE
+
+
+def refused_writes(
+    steps: Iterable[Wanted | Ref], view: View, about: str, reason: str = "ImportFailed"
+) -> Iterator[Event]:
+    """Yield an Event for each object of these steps whose last write was refused."""
+    for ref in (step if isinstance(step, Ref) else step.ref for step in steps):
+        if failure := view.failure(ref):
+            yield Event(subject=about, reason=reason, message=f"{ref}: {failure}")
 
 
 def is_joined(view: View) -> bool:

@@ -41,6 +41,7 @@ from mcagent.controller.member.membership import (
     joined_leader,
     managed_labels,
     own_cluster_info,
+    refused_writes,
 )
 from mcagent.controller.member.networks.cidr_claims import (
     NODES_BY_PREFIX,
@@ -186,7 +187,10 @@ class ClusterInfoImports:
         import_step = Wanted(ref=ref, body=body, conditions={"Ready": ready})
         return DesiredObjects(
             steps=[import_step],
-            events=[Event(subject=str(ref), reason=reason, message=text) for reason, text in problems],
+            events=[
+                *(Event(subject=str(ref), reason=reason, message=text) for reason, text in problems),
+                *refused_writes([import_step], view, cluster_set.subject),
+            ],
         )
 
     def _refused_pods(self, source: ResourceImport, leader: Leader, view: View) -> list[str]:

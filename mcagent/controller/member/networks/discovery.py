@@ -68,6 +68,8 @@ def _by_refusal(client: Client, namespace: str) -> str:
     try:
         client.request("POST", object_path(Kind.SERVICE, namespace), {"dryRun": "All"}, body=body)
     except ApiRefusalError as err:
+        if err.code in (401, 429) or err.code >= 500:
+            raise  # the next answer may be another one
         cidr = cidr_in_refusal(str(err)) if err.code == 422 else None
         if cidr is not None:
             return cidr

@@ -11,7 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mcagent.controller.machinery.reconciler import Access, DesiredObjects, ObjectChange, Ref, View, Wanted
-from mcagent.controller.member.membership import cluster_set_of, concerns_membership, is_joined, managed_labels
+from mcagent.controller.member.membership import (
+    cluster_set_of,
+    concerns_membership,
+    is_joined,
+    managed_labels,
+    refused_writes,
+)
 from mcagent.controller.member.networks.demotion import dead_gateways, demotions, in_order
 from mcagent.controller.member.networks.election import (
     GatewayCandidate,
@@ -111,6 +117,7 @@ class GatewayElection:
             )
             steps.append(Wanted(ref=self._ref(name, view), body=body))
         steps += [self._ref(name, view) for name in present if name not in chosen]
+        events += refused_writes(steps, view, cluster_set.subject, "GatewayNotWritten")
         return DesiredObjects(steps=steps, events=events)
 
     def _ref(self, name: str, view: View) -> Ref:

@@ -1,7 +1,7 @@
 """The payload of a Service's ResourceExports: its ports, and the subsets of its endpoints. Pure.
 
-An address is in one subset, that of all its ports. Ready endpoints are exported; if none is ready, those that
-still serve, as in kube-proxy (KEP-1669).
+An address is in one subset, that of all its ports. Of each port, ready endpoints are exported; if none is ready,
+those that still serve, as in kube-proxy (KEP-1669).
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def cluster_ip_subsets(
 def pod_ip_subsets(service: ApiService, slices: Iterable[ApiEndpointSlice]) -> PortSubsets:
     """Return the subsets for endpointIPType PodIP: IPv4 endpoints by their ports."""
     names_and_protocols = {(port.name, port.protocol) for port in service.spec.ports}
-    ready: dict[str, set[EndpointPort]] = {}
-    serving: dict[str, set[EndpointPort]] = {}
+    ready: dict[tuple[str, str], set[tuple[str, EndpointPort]]] = {}  # by name and protocol of a port
+    serving: dict[tuple[str, str], set[tuple[str, EndpointPort]]] = {}
     for endpoint_slice in slices:
         if endpoint_slice.address_type != "IPv4":
             continue
@@ -86,14 +86,17 @@ def pod_ip_subsets(service: ApiService, slices: Iterable[ApiEndpointSlice]) -> P
             if port.port is not None and (port.name, port.protocol) in names_and_protocols
         }
         for endpoint in endpoint_slice.endpoints:
+            if not endpoint.is_ready and not _serves(endpoint):
+                continue
+            usable = ready if endpoint.is_ready else serving
             for text in endpoint.addresses:
-                if _address(text) is None:
-                    continue
-                if endpoint.is_ready:
-                    ready.setdefault(text, set()).update(ports)
-                elif _serves(endpoint):
-                    serving.setdefault(text, set()).update(ports)
-    return _subsets(ready or serving)
+                for port in ports if _address(text) is not None else ():
+                    usable.setdefault(port[:2], set()).add((text, port))
+    ports_by_address: dict[str, set[EndpointPort]] = {}
+    for named in names_and_protocols:
+        for text, served_port in ready.get(named) or serving.get(named) or ():
+            ports_by_address.setdefault(text, set()).add(served_port)
+    return _subsets(ports_by_address)
 
 
 def hostnames_of(slices: Iterable[ApiEndpointSlice]) -> dict[str, str]:

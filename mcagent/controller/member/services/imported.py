@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from mcagent.controller.contract.services import (
     CLIENT_IP,
     NO_AFFINITY,
     NO_CLUSTER_IP,
+    EndpointPort,
     Group,
     Hostnames,
     ImportedEndpoint,
@@ -247,8 +249,10 @@ def slices(
     """
     hostnames = _hostnames(endpoints)
     groups: dict[Group, dict[str, None]] = {}
+    divided = {ports: _with_distinct_names(ports) for ports in {endpoint.ports for endpoint in endpoints}}
     for endpoint in endpoints:
-        groups.setdefault((endpoint.cluster, endpoint.ports), {})[endpoint.address] = None
+        for ports in divided[endpoint.ports]:
+            groups.setdefault((endpoint.cluster, ports), {})[endpoint.address] = None
     slices_by_name: dict[str, ApiEndpointSlice] = {}
     for (cluster, ports), addresses in sorted(groups.items()):
         served = (f"{name}/{protocol}/{port}" for name, protocol, port in ports)
@@ -257,7 +261,7 @@ def slices(
             names.SERVICE_NAME_LABEL: target.service.name,
             names.SLICE_MANAGED_BY_LABEL: names.SLICE_MANAGED_BY,
             names.MCS_SERVICE_NAME_LABEL: target.name,
-        } | ({names.MCS_SOURCE_CLUSTER_LABEL: cluster} if cluster else {})
+        } | ({names.MCS_SOURCE_CLUSTER_LABEL: cluster} if names.is_cluster_id(cluster) else {})
         number = ready.get(cluster)
         notes = {READY_ANNOTATION: None if number is None else str(number)}
         metadata = metadata_patch(labels=labels, annotations=notes)
@@ -265,6 +269,18 @@ def slices(
             name = f"{target.service.name}-{group}" + (f"-{mark}" if mark else "")
             slices_by_name[name] = _slice(metadata, ports, members, hostnames, places)
     return slices_by_name
+
+
+def _with_distinct_names(ports: Ports) -> list[Ports]:
+    """Return ports in groups that have each name once, as API servers require of a slice."""
+    groups: list[list[EndpointPort]] = []
+    counts = Counter[str]()
+    for port in ports:
+        if counts[port[0]] == len(groups):
+            groups.append([])
+        groups[counts[port[0]]].append(port)
+        counts[port[0]] += 1
+    return [tuple(group) for group in groups]
 
 
 def _hostnames(endpoints: Sequence[ImportedEndpoint]) -> Hostnames:

@@ -36,7 +36,13 @@ from mcagent.controller.member.indexes import (
     addresses_of,
     service_of,
 )
-from mcagent.controller.member.membership import cluster_set_of, concerns_membership, is_for, joined_leader
+from mcagent.controller.member.membership import (
+    cluster_set_of,
+    concerns_membership,
+    is_for,
+    joined_leader,
+    refused_writes,
+)
 from mcagent.controller.member.published import export_cidr, local_endpoints, pod_prefixes
 from mcagent.controller.member.services.backends import places_of
 from mcagent.controller.member.services.endpoints import (
@@ -210,9 +216,7 @@ class ServiceImports:
             ),
         )
         desired = self._steps(target, service_spec, objects, accepted.refused, view)
-        events = [*desired.events]
-        if failure := view.failure(target.service):
-            events.append(Event(subject=about, reason="ImportFailed", message=f"{target.service}: {failure}"))
+        events = [*desired.events, *refused_writes(desired.steps, view, about)]
         return DesiredObjects(steps=desired.steps, events=events)
 
     def _full(self, target: ImportedService, view: View, about: str) -> Event | None:
@@ -248,13 +252,14 @@ class ServiceImports:
         events = [Event(subject=str(target.service), reason="EndpointsRefused", message=why) for why in refused]
         if is_of_other_type(service, service_spec):
             return DesiredObjects(steps=[target.service], events=events)  # created again once it is gone
-        steps: list[Wanted | Ref] = [service_object(target, service_spec)]
         present_slices = {endpoint_slice.name for endpoint_slice in our_slices(target, view)}
-        steps += [
+        steps: list[Wanted | Ref] = [
             Wanted(ref=target.slice(name), body=body)
             for name, body in sorted(objects.slices.items(), key=lambda item: (item[0] in present_slices, item[0]))
         ]
         steps += [target.slice(name) for name in sorted(present_slices - objects.slices.keys())]
+        # A Service that exists comes after its endpoints: they change although its update may be refused.
+        steps.insert(0 if service is None else len(steps), service_object(target, service_spec))
         if self._settings.write_endpoints is WriteEndpoints.ALWAYS:
             steps.append(objects.endpoints)
         elif is_mirrored(target, view):
