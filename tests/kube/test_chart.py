@@ -249,6 +249,14 @@ def test_probes_ask_where_the_agent_serves_health(helm: Helm, listen: str, probe
     assert "agent.config.healthListen must be address:port" in message
 
 
+@pytest.mark.parametrize(("replicas", "budgets"), [(1, 0), (2, 1)])
+def test_a_budget_does_not_stop_the_drain_of_a_node(helm: Helm, replicas: int, budgets: int) -> None:
+    """A PodDisruptionBudget for the only replica would refuse each eviction for ever."""
+    text = helm("template", "mcagent", str(CHART), "--set", f"member.replicas={replicas}")
+    kinds = [obj["kind"] for obj in yaml.safe_load_all(text) if obj]
+    assert kinds.count("PodDisruptionBudget") == budgets
+
+
 def test_webhooks_of_a_leader_may_be_missed_for_a_takeover(helm: Helm) -> None:
     """With failurePolicy Ignore nothing of a leader is refused while its controller does not answer."""
     values = ("agent.enabled=false", "member.enabled=false", "leader.enabled=true", "leader.allNamespaces=true")

@@ -122,7 +122,7 @@ spec:
         - {protocol: TCP} # API servers
   {{- end }}
 {{- end }}
-{{- if $v.podDisruptionBudget.enabled }}
+{{- if and $v.podDisruptionBudget.enabled (gt (int $v.replicas) 1) }}{{/* of one alone, it would stop every drain */}}
 ---
 apiVersion: policy/v1
 kind: PodDisruptionBudget
