@@ -181,6 +181,9 @@ def test_every_finding_is_told_at_once(tmp_path: Path) -> None:
         ("mtu: [1400\n", "is not YAML: line 2: expected ',' or ']', but got '<stream end>'"),
         ("mtu: \0\n", "is not YAML: special characters are not allowed"),
         ("- mtu\n", "must be a mapping"),
+        ("mtu: 1400\nclusterID: 2026-13-45\n", 'line 2: "2026-13-45" is no timestamp; put text into quotes'),
+        ("clusterID: 0x_\n", 'line 1: "0x_" is no int'),
+        ("? [mtu]\n: 1400\n", "line 1: found unhashable key"),
         ("mtu: 1400\nmulticluster: {mtu: 1300}\n", "at top level and below multicluster"),
     ],
 )

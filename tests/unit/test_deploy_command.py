@@ -100,6 +100,11 @@ def test_yaml_says_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
             "member.config.health.healthProbeBindAddress: is also in the Deployment's ports",
         ),
         (("--set", "agent.config.podCIDRs=["), 'agent.config.podCIDRs: "[" is not YAML'),
+        (("--set", "agent.config.clusterID=2026-13-45"), 'agent.config.clusterID: "2026-13-45" is not YAML'),
+        (
+            ("--set", "agent.config.wireGuard=1", "--set", "agent.config.wireGuard.port=1"),
+            "agent.config.wireGuard.port: another --set gives wireGuard a value that is no mapping",
+        ),
         (("--with", "policy"), '--with: "policy" is no part; parts are crds, '),
         (("--image", "mcagent@sha256:0"), "--openvswitch-image: is needed where --image names a digest"),
         (("--role", "all", "-n", "mc", "--leader-namespace", "mc"), "--leader-namespace: must not be that of"),

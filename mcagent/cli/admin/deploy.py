@@ -169,7 +169,7 @@ def _site(args: argparse.Namespace, parts: set[Part]) -> Site:
     """Return what the flags say of the cluster. Raises InputError."""
     import yaml
 
-    from mcagent.config.reader import yaml_fault
+    from mcagent.config.reader import load_yaml, yaml_fault
     from mcagent.controller.admin.fields import value_at
     from mcagent.controller.admin.manifests import CONFIGURED, Part, Site
 
@@ -180,13 +180,15 @@ def _site(args: argparse.Namespace, parts: set[Part]) -> Site:
         if role not in list(map(str, CONFIGURED)) or not key or not equals:
             raise InputError("--set", text, "must be agent.config.KEY=VALUE, or member's, or leader's")
         try:
-            parsed = yaml.safe_load(value)
+            parsed = load_yaml(value)
         except yaml.YAMLError as error:
             raise InputError("--set", path, f'"{value}" is not YAML: {yaml_fault(error)}') from None
         *sections, last = key.split(".")
         into = config[Part(role)]
         for section in sections:
             into = into.setdefault(section, {})
+            if not isinstance(into, dict):
+                raise InputError("--set", path, f"another --set gives {section} a value that is no mapping")
         into[last] = parsed
     for part, values in config.items():
         for key, ports in _PORTS[part].items():
