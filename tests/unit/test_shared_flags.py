@@ -61,3 +61,18 @@ def test_the_kubeconfig_of_the_configuration_counts_without_a_flag(tmp_path: Pat
     file.write_text("kubeconfig: /etc/mcagent/kubeconfig\n")
     args = parser_of(command_of("gateways"), "gateways").parse_args(["--config", str(file)])
     assert load_settings(args, node_needed=False).kubeconfig == "/etc/mcagent/kubeconfig"
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-1", "1e9", "soon"])
+@pytest.mark.parametrize(
+    ("command", "flag"),
+    [("drain", "--grace"), ("drain", "--timeout"), ("wireguard", "--settle"), ("deploy", "--timeout")],
+)
+def test_a_time_is_a_number_of_seconds_that_passes(
+    command: str, flag: str, seconds: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Waiting "nan" seconds has no end, and sleeping "-1" is a traceback when a key is announced already."""
+    words = ["show"] if command == "wireguard" else []
+    with pytest.raises(SystemExit):
+        parser_of(command_of(command), command).parse_args([*words, f"{flag}={seconds}"])
+    assert f'argument {flag}: must be seconds from 0 to 604800, is "{seconds}"' in capsys.readouterr().err
