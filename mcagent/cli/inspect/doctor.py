@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from mcagent.api.codec import to_json
-from mcagent.api.doctor import ClusterReport, DoctorReport, FindingLevel, NodeReport
+from mcagent.api.doctor import ClusterReport, DoctorReport, NodeReport
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.cluster_flags import add_cluster_flags, usual_kubeconfig
 from mcagent.cli.common.place import is_node, kubeconfig_of
@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Examine and print."""
-    from mcagent.doctor.check import NOT_READ, worst
+    from mcagent.doctor.check import ends_well, worst
     from mcagent.doctor.report import text
 
     settings = _settings(args)
@@ -98,8 +98,7 @@ def run(args: argparse.Namespace) -> int:
             args.bundle, report, settings, context=args.context, agents=args.agents, progress=progress
         )
         print(f"{args.bundle}: {size} bytes; review it before you share it", file=sys.stderr)
-    unread = any(finding.reason == NOT_READ for cluster in clusters for finding in cluster.findings)
-    return exit_codes.FAILED if unread or report.worst == FindingLevel.FAILED else exit_codes.OK
+    return exit_codes.OK if ends_well(report) else exit_codes.FAILED
 
 
 def _settings(args: argparse.Namespace) -> Settings:
