@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -100,6 +101,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line; return the exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # as stderr has it: signs such as ✓ are in no Latin-1
+        sys.stdout.reconfigure(errors="backslashreplace")
     if argv is None and "_ARGCOMPLETE" in os.environ:  # a shell asks for completions: see `mcagent completion`
         from mcagent.cli.common.completing import complete
 
