@@ -153,6 +153,8 @@ def test_bfd_is_configured_by_nested_keys(tmp_path: Path) -> None:
         ("listen: nowhere", "listen", "address:port"),
         ("listen: 1.2.3.400:80", "listen", "address:port"),
         ("listen: ':70000'", "listen", "address:port"),
+        ("listen: ':10361'", "healthListen", "must differ from listen: both are port 10361"),
+        ("listen: '[::]:10361'", "healthListen", "must differ from listen"),
         ("resyncPeriod: 10 minutes", "resyncPeriod", "such as 30s or 1m30s"),
         ("resyncPeriod: 0", "resyncPeriod", "from 1s"),
         ("nodeName: Node_1", "nodeName", "DNS name"),
