@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Protocol, cast
 
 from mcagent.cli.common import exit_codes
+from mcagent.cli.common.tables import safe
 from mcagent.model.errors import McagentError
 
 GROUPS = {
@@ -153,7 +154,8 @@ def run_command(command: Command, program: str, argv: Sequence[str]) -> int:
         sys.stderr.close()
         return exit_codes.FAILED
     except (McagentError, OSError) as error:
-        print(f"{program}: {_words(error).removeprefix(f'{program.rsplit(maxsplit=1)[-1]}: ')}", file=sys.stderr)
+        words = _words(error).removeprefix(f"{program.rsplit(maxsplit=1)[-1]}: ")
+        print(f"{program}: {safe(words)}", file=sys.stderr)
         return exit_codes.of_error(error)
     except KeyboardInterrupt:
         return exit_codes.INTERRUPTED

@@ -231,6 +231,13 @@ def test_signs_that_the_terminal_lacks_are_no_traceback(monkeypatch: pytest.Monk
     assert b"\\u2713 fine" in written.getvalue()
 
 
+def test_an_error_does_not_act_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """What it quotes may be from an object of another cluster, or its own command line."""
+    assert main(["get", "gate\x1b[2Jway\x07"]) == 2
+    err = capsys.readouterr().err
+    assert 'there is no kind "gate\\x1b[2jway\\x07"' in err.lower()
+
+
 def test_a_command_names_itself_once(capsys: pytest.CaptureFixture[str]) -> None:
     """Also where the error is about its input."""
     assert main(["benchmark"]) == 2

@@ -21,6 +21,7 @@ from mcagent.cli.common.cluster_flags import add_cluster_flags, usual_kubeconfig
 from mcagent.cli.common.place import is_node, kubeconfig_of
 from mcagent.cli.common.setting_flags import add_config_flag, load_settings
 from mcagent.cli.common.shared_flags import add_all_flag, add_output_flag
+from mcagent.cli.common.tables import safe
 from mcagent.model.errors import McagentError
 
 if TYPE_CHECKING:
@@ -192,4 +193,4 @@ class _Progress:
 
     def __call__(self, what: str) -> None:
         if time.monotonic() - self._began > _PATIENCE:
-            print(f"looking at {what}", file=sys.stderr, flush=True)
+            print(f"looking at {safe(what)}", file=sys.stderr, flush=True)
