@@ -15,7 +15,7 @@ from typing import Annotated
 
 from mcagent.config.reader import ConfigSource, read
 from mcagent.config.schema import LogFormat, LogLevel, Schema
-from mcagent.http.listening import Authentication, is_loopback
+from mcagent.http.listening import Authentication, exclude_each_other, is_loopback
 from mcagent.model.config import Config, DatapathChoice, NodeTrafficEncryption, TrafficEncryption
 from mcagent.model.dataplane.resources import DEFAULT_PORTS
 from mcagent.model.keys import values as kinds
@@ -143,6 +143,10 @@ def load(file: ConfigSource | None, environ: Mapping[str, str], flags: Mapping[s
     settings = make_settings(Settings, parsed.values, remarks=tuple(parsed.remarks))
     for path, reason in _conflicts(settings.core):
         parsed.conflict(path, reason)
+    if settings.health_listen != "0":
+        health = kinds.listen_address(settings.health_listen)
+        if exclude_each_other(settings.listen_address, health):
+            parsed.conflict("healthListen", f"must differ from listen: both are port {health[1]}")
     parsed.check()
     return settings
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
 from typing import Protocol, cast
 
 from mcagent.cli.common import exit_codes
+from mcagent.cli.common.tables import safe
 from mcagent.model.errors import McagentError
 
 GROUPS = {
@@ -100,6 +102,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line; return the exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # as stderr has it: signs such as ✓ are in no Latin-1
+        sys.stdout.reconfigure(errors="backslashreplace")
     if argv is None and "_ARGCOMPLETE" in os.environ:  # a shell asks for completions: see `mcagent completion`
         from mcagent.cli.common.completing import complete
 
@@ -150,7 +154,8 @@ def run_command(command: Command, program: str, argv: Sequence[str]) -> int:
         sys.stderr.close()
         return exit_codes.FAILED
     except (McagentError, OSError) as error:
-        print(f"{program}: {_words(error).removeprefix(f'{program.rsplit(maxsplit=1)[-1]}: ')}", file=sys.stderr)
+        words = _words(error).removeprefix(f"{program.rsplit(maxsplit=1)[-1]}: ")
+        print(f"{program}: {safe(words)}", file=sys.stderr)
         return exit_codes.of_error(error)
     except KeyboardInterrupt:
         return exit_codes.INTERRUPTED

@@ -110,18 +110,32 @@ def read(
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """YAML loader that rejects duplicate keys."""
+    """YAML loader that rejects duplicate keys. All its errors are YAMLErrors with a line."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
+        try:
+            return super().construct_object(node, deep)  # type: ignore[no-untyped-call, unused-ignore]
+        except (ValueError, KeyError, AttributeError):  # such as that of 2026-13-45, which has the form of a date
+            kind = node.tag.rpartition(":")[2]
+            raise yaml.constructor.ConstructorError(
+                None, None, f'"{node.value}" is no {kind}; put text into quotes', node.start_mark
+            ) from None
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
         names: set[object] = set()
         for key_node, _ in node.value:
-            name = key_node.value
+            name = key_node.value if isinstance(key_node, yaml.ScalarNode) else key_node
             if name in names:
                 raise yaml.constructor.ConstructorError(
                     None, None, f'key "{name}" is given twice', key_node.start_mark
                 )
             names.add(name)
         return super().construct_mapping(node, deep)  # type: ignore[no-any-return, unused-ignore]
+
+
+def load_yaml(text: str) -> object:
+    """Return the value of a YAML text. Raises YAMLError, also for duplicate keys."""
+    return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - derives from SafeLoader
 
 
 def yaml_fault(error: yaml.YAMLError) -> str:
@@ -134,7 +148,7 @@ def yaml_fault(error: yaml.YAMLError) -> str:
 def _read_file(parsed: ParsedConfig, file: ConfigSource) -> None:
     subject = f"configuration {file}"
     try:
-        content = yaml.load(file.read_text(encoding="utf-8"), Loader=_StrictLoader)  # noqa: S506 - derives from SafeLoader
+        content = load_yaml(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
         parsed.errors.append(InputError(subject, "", f"cannot be read: {reason}"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import combinations
 from typing import Annotated
 
 from mcagent.config.reader import ConfigSource, read
@@ -15,7 +16,7 @@ from mcagent.config.schema import LogFormat, LogLevel, Schema
 from mcagent.controller.admission.accounts import Accounts, accounts_of
 from mcagent.controller.settings import LeaderSettings, MemberSettings, ReplicatedPolicies
 from mcagent.controller.webhook.clients import unusable
-from mcagent.http.listening import Authentication
+from mcagent.http.listening import Authentication, exclude_each_other
 from mcagent.model.keys import values as kinds
 from mcagent.model.keys.key import Key, keys_of, make_settings
 
@@ -156,6 +157,13 @@ def _conflicts(settings: ControllerSettings, role: ControllerRole) -> Iterator[t
     member = settings.member
     if role is ControllerRole.MEMBER and member.namespace == ALL_NAMESPACES:
         yield "namespace", 'a member has one ClusterSet: "*" is for leaders'
+    listening = {"health.healthProbeBindAddress": kinds.listen_address(settings.listen)}
+    if settings.metrics_listen != "0":
+        listening["metrics.bindAddress"] = kinds.listen_address(settings.metrics_listen)
+    listening["webhook.port"] = settings.webhook_host or "0.0.0.0", settings.webhook_port
+    for first, second in combinations(listening, 2):
+        if exclude_each_other(listening[first], listening[second]):
+            yield second, f"must differ from {first}: both are port {listening[second][1]}"
     if settings.renew_deadline >= settings.lease_duration:
         yield "leaderElection.renewDeadline", "must be less than leaderElection.leaseDuration"
     if settings.retry_period * _JITTER >= settings.renew_deadline:

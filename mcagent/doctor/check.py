@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import structs
 
-from mcagent.api.doctor import CheckFinding, FindingLevel
+from mcagent.api.doctor import CheckFinding, DoctorReport, FindingLevel
 from mcagent.doctor.examined import Subject
 from mcagent.model.errors import McagentError
 from mcagent.model.parsing.field import printable
@@ -98,6 +98,12 @@ def worst(findings: Iterable[CheckFinding]) -> FindingLevel:
     return max(
         (FindingLevel(finding.level) for finding in findings), key=RANK.__getitem__, default=FindingLevel.OK
     )
+
+
+def ends_well(report: DoctorReport) -> bool:
+    """Tell whether nothing is wrong, and the checks of clusters could read what they examine."""
+    unread = any(finding.reason == NOT_READ for cluster in report.clusters for finding in cluster.findings)
+    return not unread and worst(report.findings) != FindingLevel.FAILED
 
 
 def received(findings: Iterable[CheckFinding], checks: Collection[str]) -> tuple[CheckFinding, ...]:

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
 from mcagent.api.doctor import CheckFinding, DoctorReport, FindingLevel
+from mcagent.doctor.check import NOT_READ
 
 _SIGNS: Mapping[str, str] = {
     FindingLevel.OK: "✓",
@@ -19,15 +20,17 @@ _INDENT = 8
 
 def text(report: DoctorReport, *, quiet: bool = False) -> str:
     """Format a report. `quiet`: only faults and warnings."""
-    parts = [section(f"Cluster {part.cluster}", part.findings, quiet=quiet) for part in report.clusters]
+    parts = [
+        section(f"Cluster {part.cluster}", part.findings, quiet=quiet, also=NOT_READ) for part in report.clusters
+    ]
     parts += [section(f"Node {part.node}", part.findings, quiet=quiet) for part in report.nodes]
     return "\n\n".join([*parts, summary(report.findings)])
 
 
-def section(title: str, findings: Sequence[CheckFinding], *, quiet: bool = False) -> str:
-    """Format the findings about one Node or cluster. `quiet`: only faults and warnings."""
+def section(title: str, findings: Sequence[CheckFinding], *, quiet: bool = False, also: str = "") -> str:
+    """Format the findings about one Node or cluster. `quiet`: only faults, warnings and the reason `also`."""
     width = max((len(finding.check) for finding in findings), default=0)
-    shown = [finding for finding in findings if not quiet or finding.wrong]
+    shown = [finding for finding in findings if not quiet or finding.wrong or (also and finding.reason == also)]
     lines = [title]
     for finding in shown:
         subject = f"{finding.subject}: " if finding.subject else ""

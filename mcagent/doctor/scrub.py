@@ -31,7 +31,8 @@ _TEXT = (
 _BEARER = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{8,}", re.I)
 _WORD = re.compile(r"[\w.-]+")
 _SECRET_WORD = re.compile(r"token|passw|secret|psk|private[_-]?key|preshared|client-key|credential", re.I)
-_VALUE = re.compile(r"""["']?\s*[:=]\s*("[^"\n]*"|'[^'\n]*'|[^\s,;}\]]+)""")  # after a word
+_URL_USER = re.compile(r"://[^\s/@:]{0,256}:[^\s/@]{1,256}@")  # http://user:password@proxy
+_VALUE = re.compile(r"""\\?["']?\s*[:=]\s*("[^"\n]*"|'[^'\n]*'|\\"[^"\n]*"|[^\s,;}\]]+)""")  # after a word
 _KEY = re.compile(r"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{42}[AEIMQUYcgkosw480]=")  # 32 bytes in base64
 _HEX_KEY = re.compile(r"\b(private_key|preshared_key)=[0-9a-fA-F]{64}")
 _BLOB = re.compile(r"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{200,}={0,2}")  # certificates, keys, configurations
@@ -42,6 +43,7 @@ def scrub_text(text: str, public: Collection[str] = ()) -> str:
     for pattern in _TEXT:
         text = pattern.sub(HIDDEN, text)
     text = _BEARER.sub(rf"\1 {HIDDEN}", text)
+    text = _URL_USER.sub(f"://{HIDDEN}@", text)
     text = _HEX_KEY.sub(rf"\1={HIDDEN}", text)
     text = _hide_named_values(text, public)
     text = _KEY.sub(lambda match: match[0] if match[0] in public else HIDDEN, text)

@@ -24,6 +24,13 @@ def is_loopback(host: str) -> bool:
     return host == "localhost" or ip_address(host).is_loopback
 
 
+def exclude_each_other(first: tuple[str, int], second: tuple[str, int]) -> bool:
+    """Return whether only one of two addresses can be listened on; port 0 is any free one."""
+    hosts = {first[0], second[0]}
+    everywhere = "::" in hosts or ("0.0.0.0" in hosts and not any(":" in host for host in hosts))
+    return first[1] == second[1] != 0 and (len(hosts) == 1 or everywhere)
+
+
 def client_source(peer: object) -> str:
     """Return the key of a client for limits: IPv4 address, /64 of an IPv6 address, "local" for a Unix socket."""
     if not isinstance(peer, tuple):

@@ -202,6 +202,19 @@ def test_a_doctor_without_rights_does_not_end_well(tmp_path: Path, capsys: pytes
     assert levels["NotRead"] == "skipped"
 
 
+def test_a_check_of_a_cluster_that_does_not_answer_does_not_end_well(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`mcagent check --pre && helm install` ends at the check; --quiet shows what was not read."""
+    site = tmp_path / "kubeconfig"
+    with ApiServer(service_cidr=IPv4Network("10.96.0.0/16")) as server:
+        server.write_kubeconfig(site)
+    assert main(["check", "--pre", "--quiet", "--kubeconfig", str(site)]) == 1
+    shown = capsys.readouterr().out
+    assert "connection refused" in shown
+    assert "all is well" not in shown
+
+
 def test_a_workstation_is_not_checked_as_a_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

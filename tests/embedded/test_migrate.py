@@ -60,4 +60,14 @@ def test_it_says_what_is_left_to_do(tmp_path: Path, capsys: pytest.CaptureFixtur
         client.request("PATCH", f"{path}/member-west", body=note, content_type=kind)
         assert main(["migrate", "check", "leader", "-o", "json", "--kubeconfig", str(kubeconfig)]) == 0
         assert "must" not in {item["level"] for item in json.loads(capsys.readouterr().out)}
+        export: dict[str, Any] = {
+            "spec": {"clusterID": "west", "kind": "\x1b[31mred", "name": "a", "namespace": "b"}
+        }
+        export |= {"apiVersion": "multicluster.crd.antrea.io/v1alpha1", "kind": "ResourceExport"}
+        export |= {"metadata": {"name": "west-red"}}
+        client.request("POST", object_path(Kind.RESOURCE_EXPORT, AREA), body=export)
+        assert main(["migrate", "check", "leader", "--kubeconfig", str(kubeconfig)]) == 0
+        out = capsys.readouterr().out
+        assert "1 of kind \\x1b[31mred" in out
+        assert "\x1b" not in out  # it would act on the administrator's terminal
         client.close()

@@ -213,6 +213,50 @@ def test_one_replica_answers_until_the_next_does(helm: Helm, replicas: int, host
     assert controller["spec"]["strategy"]["rollingUpdate"] == {"maxUnavailable": away, "maxSurge": 1}
 
 
+@pytest.mark.parametrize("role", ["member", "leader"])
+def test_ports_are_those_of_the_configuration(helm: Helm, role: str) -> None:
+    """Probes, Service, NetworkPolicy and Prometheus find the ports that the configuration has."""
+    values = (
+        "leader.enabled=true",
+        f"{role}.config.health.healthProbeBindAddress=:9080",
+        f"{role}.config.metrics.bindAddress=:10443",
+        f"{role}.config.webhook.port=9500",
+    )
+    text = helm("template", "mcagent", str(CHART), "-n", "mc", *sets(values))
+    objects = {(obj["kind"], obj["metadata"]["name"]): obj for obj in yaml.safe_load_all(text) if obj}
+    pod = objects["Deployment", f"mcagent-{role}"]["spec"]["template"]
+    ports = {port["name"]: port["containerPort"] for port in pod["spec"]["containers"][0]["ports"]}
+    assert ports == {"health": 9080, "metrics": 10443, "webhook": 9500}
+    assert pod["metadata"]["annotations"]["prometheus.io/port"] == "10443"
+    (opened,) = objects["NetworkPolicy", f"mcagent-{role}"]["spec"]["ingress"]
+    assert {rule["port"] for rule in opened["ports"]} == set(ports.values())
+
+
+@pytest.mark.parametrize(
+    ("listen", "probed"),
+    [("127.0.0.1:10371", ("127.0.0.1", 10371)), (":10371", ("127.0.0.1", 10371)), ("[::1]:10361", ("::1", 10361))],
+)
+def test_probes_ask_where_the_agent_serves_health(helm: Helm, listen: str, probed: tuple[str, int]) -> None:
+    """The kubelet would end each agent whose `healthListen` is another than it asks."""
+    flags = ("--set-string", f"agent.config.healthListen={listen}")
+    manifests = by_name(helm("template", "mcagent", str(CHART), *flags))
+    (agent,) = (obj for name, obj in manifests.items() if name.endswith("mcagent-agent") and "Daemon" in name)
+    (container,) = agent["spec"]["template"]["spec"]["containers"]
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        target = container[probe]["httpGet"]
+        assert (target["host"], target["port"]) == probed
+    message = helm("template", str(CHART), "--set-string", "agent.config.healthListen=0", fails=True)
+    assert "agent.config.healthListen must be address:port" in message
+
+
+@pytest.mark.parametrize(("replicas", "budgets"), [(1, 0), (2, 1)])
+def test_a_budget_does_not_stop_the_drain_of_a_node(helm: Helm, replicas: int, budgets: int) -> None:
+    """A PodDisruptionBudget for the only replica would refuse each eviction for ever."""
+    text = helm("template", "mcagent", str(CHART), "--set", f"member.replicas={replicas}")
+    kinds = [obj["kind"] for obj in yaml.safe_load_all(text) if obj]
+    assert kinds.count("PodDisruptionBudget") == budgets
+
+
 def test_webhooks_of_a_leader_may_be_missed_for_a_takeover(helm: Helm) -> None:
     """With failurePolicy Ignore nothing of a leader is refused while its controller does not answer."""
     values = ("agent.enabled=false", "member.enabled=false", "leader.enabled=true", "leader.allNamespaces=true")

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from mcagent.agent.config import Settings
-from mcagent.cli.common.agents import ClusterAgents, LocalAgent, ask_node, ask_nodes, read_list
+from mcagent.cli.common.agents import ClusterAgents, LocalAgent, StaticAgents, ask_node, ask_nodes, read_list
 from mcagent.cli.common.cluster_flags import complete_nodes
 from mcagent.cli.common.completing import completed_parser
+from mcagent.cli.common.place import nodes_of
 from mcagent.cli.main import main
 from mcagent.http.server import HttpServer, Page, Query
 from mcagent.kube.client import Client
@@ -225,6 +226,19 @@ def test_a_workstation_asks_the_agents_of_its_cluster(
         assert "no running Pod of an agent" in capsys.readouterr().out
         assert main(["gateways", "aa"]) == 2
         assert 'there is no Node "aa"' in capsys.readouterr().err
+
+
+def test_without_a_node_a_command_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A cluster that has none yet, or an empty list: no success without a word, and no error without one."""
+    file = tmp_path / "agents.yaml"
+    file.write_text("{}")
+    for line in ("gateways", "wireguard show", "top --once"):
+        assert main([*line.split(), "--agents", str(file)]) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert "agents.yaml: must have a line NODE: ADDRESS for each agent" in err
+    with pytest.raises(McagentError, match="the cluster has no Nodes"):
+        nodes_of(StaticAgents({}))
 
 
 def test_a_shell_completes_the_nodes_of_the_cluster(workstation: Path) -> None:

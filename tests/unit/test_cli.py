@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import subprocess
@@ -218,6 +219,23 @@ def test_an_error_of_a_file_names_the_file_first(tmp_path: Path, capsys: pytest.
     assert main(["config", "check", missing]) == 2
     refused = f"mcagent config: configuration {missing}: cannot be read: No such file or directory\n"
     assert capsys.readouterr().err == refused
+
+
+def test_signs_that_the_terminal_lacks_are_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a locale such as en_US.ISO-8859-1: the rest is readable, and ✓ is another text than ✗."""
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="latin-1"))
+    with pytest.raises(SystemExit):
+        main(["check", "--help"])
+    sys.stdout.flush()
+    assert b"\\u2713 fine" in written.getvalue()
+
+
+def test_an_error_does_not_act_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """What it quotes may be from an object of another cluster, or its own command line."""
+    assert main(["get", "gate\x1b[2Jway\x07"]) == 2
+    err = capsys.readouterr().err
+    assert 'there is no kind "gate\\x1b[2jway\\x07"' in err.lower()
 
 
 def test_a_command_names_itself_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,3 +49,24 @@ def test_what_is_right_needs_no_remark() -> None:
     assert "used as 10.10.0.0/16" in load(ControllerRole.MEMBER, None, {}, {"podCIDRs": "10.10.1.1/16"}).remarks[0]
     with pytest.raises(ConfigError, match="loopback"):
         load(ControllerRole.MEMBER, None, {}, {"podCIDRs": "127.0.0.1/16"})
+
+
+@pytest.mark.parametrize(
+    ("flags", "key"),
+    [
+        ({"metrics.bindAddress": ":8080"}, "metrics.bindAddress"),
+        ({"metrics.bindAddress": "127.0.0.1:9443"}, "webhook.port"),
+        ({"webhook.port": "8080", "webhook.host": "10.0.0.1"}, "webhook.port"),
+        ({"metrics.bindAddress": "[::1]:8080"}, ""),
+        ({"webhook.port": "8080", "webhook.host": "::1"}, ""),
+        ({"webhook.port": "0", "health.healthProbeBindAddress": ":0"}, ""),
+    ],
+)
+def test_two_servers_cannot_have_one_port(flags: dict[str, str], key: str) -> None:
+    """Said by the configuration, and not by a replica that ends again and again; other addresses are free."""
+    if not key:
+        load(ControllerRole.LEADER, None, {}, flags)
+        return
+    with pytest.raises(ConfigError, match="must differ from") as refused:
+        load(ControllerRole.LEADER, None, {}, flags)
+    assert [error.path for error in refused.value.errors] == [key]

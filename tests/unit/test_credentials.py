@@ -266,7 +266,14 @@ def test_no_error_holds_a_members_token(fault: str) -> None:
 def test_no_error_holds_a_token_of_a_manifest(tmp_path: Path) -> None:
     """The file of `mcagent clusterset join --token-secret-file`, with what is no YAML."""
     file = tmp_path / "secret.yaml"
-    for text in (f"data: {{token: {CANARY}: x", f"data: *{CANARY}", f"data: !{CANARY} x", f"\t{CANARY}", CANARY):
+    for text in (
+        f"data: {{token: {CANARY}: x",
+        f"data: *{CANARY}",
+        f"data: !{CANARY} x",
+        f"\t{CANARY}",
+        CANARY,
+        f"data: 2026-13-45 # {CANARY}",
+    ):
         file.write_text(text)
         with pytest.raises(McagentError) as caught:
             join_config.read_secret(file)

@@ -93,7 +93,18 @@ def test_yaml_says_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         (("--set", "member.config.maxActiveGateways=0"), "member.config: maxActiveGateways: must be"),
         (("--set", "agent.image=x"), "--set: agent.image=x: must be agent.config.KEY=VALUE"),
         (("--set", "agent.config.listen=:1"), "agent.config.listen: is also in the DaemonSet's ports"),
+        (("--set", "agent.config.healthListen=0"), "agent.config.healthListen: is also in the DaemonSet's ports"),
+        (("--set", "member.config.webhook={port: 1}"), "member.config.webhook.port: is also in the Deployment's"),
+        (
+            ("--set", "member.config.health.healthProbeBindAddress=:1"),
+            "member.config.health.healthProbeBindAddress: is also in the Deployment's ports",
+        ),
         (("--set", "agent.config.podCIDRs=["), 'agent.config.podCIDRs: "[" is not YAML'),
+        (("--set", "agent.config.clusterID=2026-13-45"), 'agent.config.clusterID: "2026-13-45" is not YAML'),
+        (
+            ("--set", "agent.config.wireGuard=1", "--set", "agent.config.wireGuard.port=1"),
+            "agent.config.wireGuard.port: another --set gives wireGuard a value that is no mapping",
+        ),
         (("--with", "policy"), '--with: "policy" is no part; parts are crds, '),
         (("--image", "mcagent@sha256:0"), "--openvswitch-image: is needed where --image names a digest"),
         (("--role", "all", "-n", "mc", "--leader-namespace", "mc"), "--leader-namespace: must not be that of"),

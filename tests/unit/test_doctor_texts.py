@@ -117,6 +117,12 @@ def test_secrets_are_taken_out_of_texts() -> None:
         ("tokentoken:'MARK", 'tokentoken:"[hidden]"'),
         ("passwd=\n MARK; next=1", 'passwd=\n "[hidden]"; next=1'),
         ("secret=token=MARK}", 'secret="[hidden]"}'),
+        (
+            '{"msg": "{\\"token\\": \\"MARK, MARK\\", \\"a\\": 1}"}',
+            '{"msg": "{\\"token\\": "[hidden]", \\"a\\": 1}"}',
+        ),
+        ("HTTPS_PROXY=http://user:MARK@proxy:3128", "HTTPS_PROXY=http://[hidden]@proxy:3128"),
+        ("https://10.0.0.1:6443/a@b", "https://10.0.0.1:6443/a@b"),
         ("a token b=c, private-key: null", "a token b=c, private-key: null"),
     ],
 )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import io
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from mcagent.cli.common.confirming import NoConsentError, confirm
 from mcagent.cli.common.setting_flags import load_settings
 from mcagent.cli.main import COMMANDS, command_of, parser_of
 
@@ -61,3 +64,42 @@ def test_the_kubeconfig_of_the_configuration_counts_without_a_flag(tmp_path: Pat
     file.write_text("kubeconfig: /etc/mcagent/kubeconfig\n")
     args = parser_of(command_of("gateways"), "gateways").parse_args(["--config", str(file)])
     assert load_settings(args, node_needed=False).kubeconfig == "/etc/mcagent/kubeconfig"
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-1", "1e9", "soon"])
+@pytest.mark.parametrize(
+    ("command", "flag"),
+    [("drain", "--grace"), ("drain", "--timeout"), ("wireguard", "--settle"), ("deploy", "--timeout")],
+)
+def test_a_time_is_a_number_of_seconds_that_passes(
+    command: str, flag: str, seconds: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Waiting "nan" seconds has no end, and sleeping "-1" is a traceback when a key is announced already."""
+    words = ["show"] if command == "wireguard" else []
+    with pytest.raises(SystemExit):
+        parser_of(command_of(command), command).parse_args([*words, f"{flag}={seconds}"])
+    assert f'argument {flag}: must be seconds from 0 to 604800, is "{seconds}"' in capsys.readouterr().err
+
+
+class Terminal(io.StringIO):
+    """Input from a terminal; "" is Ctrl-D."""
+
+    def isatty(self) -> bool:
+        """Return True."""
+        return True
+
+
+@pytest.mark.parametrize(("answer", "consent"), [("y\n", True), ("YES\n", True), ("\n", False), ("", False)])
+def test_a_question_has_an_answer_and_is_no_output(
+    answer: str, consent: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The end of the input is a no, not a traceback; in `... > file` the user still reads the question."""
+    monkeypatch.setattr(sys, "stdin", Terminal(answer))
+    if consent:
+        confirm(["One Service is lost."], "Leave?")
+    else:
+        with pytest.raises(NoConsentError, match="nothing is deleted"):
+            confirm(["One Service is lost."], "Leave?")
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == "One Service is lost. Leave? [y/N] "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,18 @@ examples:
 Parts and configuration: docs/deploy.md. Kubernetes 1.30 or newer is required. Applied again, objects change in
 place, and keep the configuration given before (--clusterid, --set). `mcagent uninstall` removes them.
 """
+
+# Keys with a port that is also in the manifests, and the ports with which these are right.
+_CONTROLLER_PORTS = {
+    "health.healthProbeBindAddress": ("8080",),
+    "metrics.bindAddress": ("8443", "0"),
+    "webhook.port": ("9443",),
+}
+_PORTS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "agent": {"listen": ("10360",), "healthListen": ("10361",)},
+    "member": _CONTROLLER_PORTS,
+    "leader": _CONTROLLER_PORTS,
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -157,7 +169,8 @@ def _site(args: argparse.Namespace, parts: set[Part]) -> Site:
     """Return what the flags say of the cluster. Raises InputError."""
     import yaml
 
-    from mcagent.config.reader import yaml_fault
+    from mcagent.config.reader import load_yaml, yaml_fault
+    from mcagent.controller.admin.fields import value_at
     from mcagent.controller.admin.manifests import CONFIGURED, Part, Site
 
     config: dict[Part, dict[str, Any]] = {part: {} for part in CONFIGURED}
@@ -167,18 +180,23 @@ def _site(args: argparse.Namespace, parts: set[Part]) -> Site:
         if role not in list(map(str, CONFIGURED)) or not key or not equals:
             raise InputError("--set", text, "must be agent.config.KEY=VALUE, or member's, or leader's")
         try:
-            parsed = yaml.safe_load(value)
+            parsed = load_yaml(value)
         except yaml.YAMLError as error:
             raise InputError("--set", path, f'"{value}" is not YAML: {yaml_fault(error)}') from None
         *sections, last = key.split(".")
         into = config[Part(role)]
         for section in sections:
             into = into.setdefault(section, {})
+            if not isinstance(into, dict):
+                raise InputError("--set", path, f"another --set gives {section} a value that is no mapping")
         into[last] = parsed
-    if "listen" in config[Part.AGENT]:
-        raise InputError(
-            "--set", "agent.config.listen", "is also in the DaemonSet's ports: install with the chart"
-        )
+    for part, values in config.items():
+        for key, ports in _PORTS[part].items():
+            value = value_at(values, *key.split("."))
+            if value is not None and str(value).rpartition(":")[2] not in ports:
+                workload = "DaemonSet" if part is Part.AGENT else "Deployment"
+                path = f"{part}.config.{key}"
+                raise InputError("--set", path, f"is also in the {workload}'s ports: install with the chart")
     if args.clusterid:
         config[Part.AGENT]["clusterID"] = args.clusterid
     if Part.LEADER_ALL_NAMESPACES in parts:

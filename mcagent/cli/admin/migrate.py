@@ -9,6 +9,7 @@ from dataclasses import asdict
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.cluster_flags import add_cluster_flags, open_cluster
 from mcagent.cli.common.shared_flags import add_namespace_flag, add_output_flag
+from mcagent.cli.common.tables import safe
 
 _EPILOG = """\
 examples:
@@ -47,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
         for finding in findings:
-            print(f"{finding.level:<8} {finding.about}: {finding.text}")
+            print(safe(f"{finding.level:<8} {finding.about}: {finding.text}"))
             if finding.command:
-                print(f"         {finding.command}")
+                print(safe(f"         {finding.command}"))
     return exit_codes.FAILED if any(finding.level is Level.MUST for finding in findings) else exit_codes.OK

@@ -189,7 +189,7 @@ def read_list(file: Path) -> StaticAgents:
         addresses = yaml.safe_load(file.read_text())
     except (yaml.YAMLError, ValueError) as error:
         raise InputError(str(file), "", f"cannot be read: {error}") from None
-    if not isinstance(addresses, dict):
+    if not isinstance(addresses, dict) or not addresses:
         raise InputError(str(file), "", "must have a line NODE: ADDRESS for each agent")
     for node, address in addresses.items():
         valid = isinstance(address, str) and (

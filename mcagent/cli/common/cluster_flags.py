@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mcagent.cli.common.tables import safe
+
 if TYPE_CHECKING:
     from mcagent.controller.admin.cluster import Cluster
 
@@ -82,4 +84,4 @@ def open_cluster(args: argparse.Namespace) -> Cluster:
     from mcagent.kube.client import Client
 
     client = Client(args.kubeconfig or usual_kubeconfig(), args.context)
-    return Cluster(client, lambda line: print(line, file=sys.stderr, flush=True))
+    return Cluster(client, lambda line: print(safe(line), file=sys.stderr, flush=True))

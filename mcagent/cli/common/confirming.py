@@ -28,5 +28,6 @@ def confirm(losses: Sequence[str], question: str, *, instead: str = "") -> None:
     effect = " ".join(losses)
     if not sys.stdin.isatty():
         raise NoConsentError(f"{effect} {instead + ', or give' if instead else 'Give'} --yes")
-    if input(f"{effect} {question} [y/N] ").strip().lower() not in ("y", "yes"):
+    print(f"{effect} {question} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise NoConsentError("nothing is deleted")

@@ -127,7 +127,7 @@ def show_statuses(
         status = from_json(Status, ask_agent(agents.settings), "the agent")
         print(json.dumps(members(status), indent=2) if args.output == "json" else text(status))
         return exit_codes.OK if good(status) else exit_codes.FAILED
-    names = agents.nodes()
+    names = nodes_of(agents)
     for node in args.nodes:
         require_known(node, names)
     statuses, errors = read_statuses(ask_nodes(agents, nodes=args.nodes or names))
@@ -141,6 +141,14 @@ def show_statuses(
     for node, error in errors.items():
         print(f"{command}: Node {node}: {error}", file=sys.stderr)
     return exit_codes.FAILED if errors or not all(map(good, statuses.values())) else exit_codes.OK
+
+
+def nodes_of(agents: Agents) -> tuple[str, ...]:
+    """Return the Nodes whose agents there are. Raises McagentError, also if there is none."""
+    names = agents.nodes()
+    if not names:
+        raise McagentError("the cluster has no Nodes")
+    return names
 
 
 def _titled(node: str, text: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+MOST_SECONDS = 7 * 86400
+
 
 def add_output_flag(
     parser: argparse.ArgumentParser, choices: Sequence[str] = ("text", "json"), more: str = ""
@@ -20,9 +22,19 @@ def add_all_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-A", "--all", action="store_true", help="all Nodes of the cluster [on a Node: this one]")
 
 
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= MOST_SECONDS:  # nor NaN, which no comparison ends
+        raise argparse.ArgumentTypeError(f'must be seconds from 0 to {MOST_SECONDS}, is "{text[:40]}"')
+    return seconds
+
+
 def add_seconds_flag(parser: argparse.ArgumentParser, name: str, default: float, meaning: str) -> None:
     """Declare a time in seconds, as `--timeout`."""
-    parser.add_argument(name, type=float, default=default, metavar="SECONDS", help=f"{meaning} [%(default)g]")
+    parser.add_argument(name, type=_seconds, default=default, metavar="SECONDS", help=f"{meaning} [%(default)g]")
 
 
 def add_list_flag(parser: argparse.ArgumentParser, name: str, metavar: str, meaning: str) -> None:

@@ -1,4 +1,4 @@
-"""Text for people: aligned tables, sizes."""
+"""Text for people: aligned tables, sizes, lines that a terminal only shows."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [
         "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in (head, *rows)
     ]
+
+
+def safe(text: str) -> str:
+    """Return lines for a terminal: unprintable characters, which objects of others may hold, are escaped."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 def size(count: int) -> str:

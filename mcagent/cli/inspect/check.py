@@ -27,7 +27,8 @@ examples:
 
 Without a kubeconfig it is the Node, too. Nothing is changed. A line for each check: ✓ fine, ⚠ works but look at
 it, ✗ wrong, - could not be looked at (docs/doctor.md). The exit code is 0 when nothing is wrong (there may be ⚠),
-1 when there is a ✗. After the installation, use `mcagent doctor`.
+1 when there is a ✗, or a check of a cluster could not read what it examines. After the installation, use `mcagent
+doctor`.
 """
 
 
@@ -48,8 +49,8 @@ def run(args: argparse.Namespace) -> int:
     from msgspec import structs
 
     from mcagent.api.codec import to_json
-    from mcagent.api.doctor import DoctorReport, FindingLevel
-    from mcagent.doctor.check import worst
+    from mcagent.api.doctor import DoctorReport
+    from mcagent.doctor.check import ends_well, worst
     from mcagent.doctor.report import text
 
     settings = load_settings(args, node_needed=False)
@@ -61,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     report = DoctorReport(clusters=tuple(clusters), nodes=tuple(nodes))
     report = structs.replace(report, worst=worst(report.findings))
     print(json.dumps(to_json(report), indent=2) if args.output == "json" else text(report, quiet=args.quiet))
-    return exit_codes.FAILED if report.worst == FindingLevel.FAILED else exit_codes.OK
+    return exit_codes.OK if ends_well(report) else exit_codes.FAILED
 
 
 def _this_node(settings: Settings) -> NodeReport:

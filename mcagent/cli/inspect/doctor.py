@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from mcagent.api.codec import to_json
-from mcagent.api.doctor import ClusterReport, DoctorReport, FindingLevel, NodeReport
+from mcagent.api.doctor import ClusterReport, DoctorReport, NodeReport
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.cluster_flags import add_cluster_flags, usual_kubeconfig
 from mcagent.cli.common.place import is_node, kubeconfig_of
 from mcagent.cli.common.setting_flags import add_config_flag, load_settings
 from mcagent.cli.common.shared_flags import add_all_flag, add_output_flag
+from mcagent.cli.common.tables import safe
 from mcagent.model.errors import McagentError
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Examine and print."""
-    from mcagent.doctor.check import NOT_READ, worst
+    from mcagent.doctor.check import ends_well, worst
     from mcagent.doctor.report import text
 
     settings = _settings(args)
@@ -98,8 +99,7 @@ def run(args: argparse.Namespace) -> int:
             args.bundle, report, settings, context=args.context, agents=args.agents, progress=progress
         )
         print(f"{args.bundle}: {size} bytes; review it before you share it", file=sys.stderr)
-    unread = any(finding.reason == NOT_READ for cluster in clusters for finding in cluster.findings)
-    return exit_codes.FAILED if unread or report.worst == FindingLevel.FAILED else exit_codes.OK
+    return exit_codes.OK if ends_well(report) else exit_codes.FAILED
 
 
 def _settings(args: argparse.Namespace) -> Settings:
@@ -193,4 +193,4 @@ class _Progress:
 
     def __call__(self, what: str) -> None:
         if time.monotonic() - self._began > _PATIENCE:
-            print(f"looking at {what}", file=sys.stderr, flush=True)
+            print(f"looking at {safe(what)}", file=sys.stderr, flush=True)

@@ -12,6 +12,7 @@ from mcagent.cli.common.cluster_flags import add_cluster_flags, usual_kubeconfig
 from mcagent.cli.common.place import require_node
 from mcagent.cli.common.setting_flags import add_config_flag, load_settings
 from mcagent.cli.common.shared_flags import add_namespace_flag
+from mcagent.cli.common.tables import safe
 from mcagent.model.errors import InputError
 
 _EPILOG = """\
@@ -62,7 +63,7 @@ def _token(args: argparse.Namespace) -> str:
 
     client = Client(args.kubeconfig or usual_kubeconfig(), args.context)
     try:
-        cluster = Cluster(client, lambda line: print(line, file=sys.stderr, flush=True))
+        cluster = Cluster(client, lambda line: print(safe(line), file=sys.stderr, flush=True))
         return token(cluster, args.namespace, args.account)
     finally:
         client.close()

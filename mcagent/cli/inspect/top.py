@@ -17,7 +17,7 @@ from mcagent.api.traffic import ServiceRow, ServicesReport, TrafficReport, Traff
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.agents import Agents, ask_nodes, read_statuses
 from mcagent.cli.common.live import every, interval_of, show
-from mcagent.cli.common.place import PLACE, add_reach_flags, open_place
+from mcagent.cli.common.place import PLACE, add_reach_flags, nodes_of, open_place
 from mcagent.cli.common.shared_flags import add_output_flag
 from mcagent.cli.common.tables import size, table
 from mcagent.model.errors import McagentError
@@ -96,7 +96,7 @@ def _pictures(args: argparse.Namespace, agents: Agents, seconds: float) -> Itera
     earlier: deque[tuple[float, Readings, Exported]] = deque()  # the first one is what the next is compared with
     span = 0.0 if args.by == SERVICE else LEAST_SPAN
     report: TrafficReport | ServicesReport
-    names = agents.nodes()
+    names = nodes_of(agents)
     for _ in every(seconds):
         statuses, late = read_statuses(ask_nodes(agents, nodes=names))
         if not statuses:

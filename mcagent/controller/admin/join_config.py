@@ -102,7 +102,7 @@ def documents(path: Path) -> list[RawObject]:
     except yaml.MarkedYAMLError as error:  # its text has the line, which can be a token
         line = f" in line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise InputError(str(path), "", f"not YAML{line}") from None
-    except (yaml.YAMLError, UnicodeDecodeError):
+    except (yaml.YAMLError, ValueError):  # also that of 2026-13-45, which has the form of a date
         raise InputError(str(path), "", "not YAML") from None
     for item in items:
         if not isinstance(item, dict):

@@ -360,8 +360,16 @@ DEVICE_NAME = text(
     never=(("lo", "the loopback"),),
 )
 _PORT = r"(6553[0-5]|655[0-2]\d|65[0-4]\d\d|6[0-4]\d{3}|[0-5]?\d{1,4})"
-_LISTEN = rf"({_OCTET}(\.{_OCTET}){{3}}|\[[0-9a-fA-F:.]+\]|localhost)?:{_PORT}"
-IP_ADDRESS = text(rf"|{_OCTET}(\.{_OCTET}){{3}}|[0-9a-fA-F]*:[0-9a-fA-F:.]*", "an IP address")
+_WORD = "[0-9a-fA-F]{1,4}"
+_IPV6 = "|".join(
+    (
+        f"({_WORD}:){{7}}({_WORD}|:)",
+        *(f"({_WORD}:){{{before}}}((:{_WORD}){{1,{7 - before}}}|:)" for before in range(1, 7)),
+        f":((:{_WORD}){{1,7}}|:)",
+    )
+)
+_LISTEN = rf"({_OCTET}(\.{_OCTET}){{3}}|\[({_IPV6})\]|localhost)?:{_PORT}"
+IP_ADDRESS = text(rf"|{_OCTET}(\.{_OCTET}){{3}}|{_IPV6}", "an IP address")
 LISTEN = text(_LISTEN, "address:port")
 LISTEN_OR_OFF = text(rf"0|{_LISTEN}", 'address:port, or "0" for none')
 ABSOLUTE_PATH = text(r"|/[A-Za-z0-9_./@:+-]*", "an absolute path")

@@ -4,7 +4,7 @@
 {{- $role := .role }}
 {{- $v := .values }}
 {{- $ns := include "mcagent.namespace" . }}
-{{- $more := ternary 1 0 (and $v.hostNetwork (eq $role "leader")) }}{{/* added to ports: see leader.yaml */}}
+{{- $ports := include "mcagent.ports" . | fromJson }}
 ---
 apiVersion: v1
 kind: ServiceAccount
@@ -95,7 +95,7 @@ spec:
   ingress:
     {{- with $v.networkPolicy.webhookFrom }}
     - ports:
-        - {port: {{ add 9443 $more }}, protocol: TCP} # webhook
+        - {port: {{ $ports.webhook }}, protocol: TCP} # webhook
       from:
         {{- range . }}
         - ipBlock: {cidr: {{ . | quote }}}
@@ -103,10 +103,10 @@ spec:
     {{- end }}
     - ports:
         {{- if not $v.networkPolicy.webhookFrom }}
-        - {port: {{ add 9443 $more }}, protocol: TCP} # webhook
+        - {port: {{ $ports.webhook }}, protocol: TCP} # webhook
         {{- end }}
-        - {port: {{ add 8080 $more }}, protocol: TCP} # health
-        - {port: {{ add 8443 $more }}, protocol: TCP} # metrics
+        - {port: {{ $ports.health }}, protocol: TCP} # health
+        - {port: {{ $ports.metrics }}, protocol: TCP} # metrics
   {{- with $v.networkPolicy.egressTo }}
   egress:
     - ports: # DNS, as Services and as Pods: a policy may see either port; 5353 is OpenShift's, 8053 Gardener's
@@ -122,7 +122,7 @@ spec:
         - {protocol: TCP} # API servers
   {{- end }}
 {{- end }}
-{{- if $v.podDisruptionBudget.enabled }}
+{{- if and $v.podDisruptionBudget.enabled (gt (int $v.replicas) 1) }}{{/* of one alone, it would stop every drain */}}
 ---
 apiVersion: policy/v1
 kind: PodDisruptionBudget
@@ -162,7 +162,7 @@ spec:
       annotations:
         checksum/config: {{ include (printf "mcagent.%s-config" $role) $root | sha256sum }} # a changed configuration restarts the Pods
         prometheus.io/scrape: "true"
-        prometheus.io/port: "{{ add 8443 $more }}"
+        prometheus.io/port: "{{ $ports.metrics }}"
         prometheus.io/scheme: https
         {{- with $v.podAnnotations }}
         {{- toYaml . | nindent 8 }}
@@ -223,9 +223,9 @@ spec:
           env: {{- toYaml . | nindent 12 }}
           {{- end }}
           ports:
-            - {name: health, containerPort: {{ add 8080 $more }}, protocol: TCP}
-            - {name: metrics, containerPort: {{ add 8443 $more }}, protocol: TCP}
-            - {name: webhook, containerPort: {{ add 9443 $more }}, protocol: TCP}
+            - {name: health, containerPort: {{ $ports.health }}, protocol: TCP}
+            - {name: metrics, containerPort: {{ $ports.metrics }}, protocol: TCP}
+            - {name: webhook, containerPort: {{ $ports.webhook }}, protocol: TCP}
           securityContext:
             allowPrivilegeEscalation: false
             readOnlyRootFilesystem: true

@@ -12,6 +12,17 @@ webhook: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
+{{- /* Ports of a controller, as JSON: those of its configuration; its own where it serves none. Called with the role's values.
+A leader on the Node's network has others than a member: see leader.yaml. */}}
+{{- define "mcagent.ports" -}}
+{{- $c := .values.config }}
+{{- $metrics := dig "metrics" "bindAddress" "" $c | regexFind "[1-9][0-9]*$" | default "8443" }}
+{{- $health := dig "health" "healthProbeBindAddress" "" $c | regexFind "[1-9][0-9]*$" | default "8080" }}
+{{- $ports := dict "health" (int $health) "metrics" (int $metrics) "webhook" (dig "webhook" "port" 0 $c | int | default 9443) }}
+{{- if and .values.hostNetwork (eq .role "leader") }}{{ $ports = dict "health" 8081 "metrics" 8444 "webhook" 9444 }}{{ end }}
+{{- $ports | toJson }}
+{{- end }}
+
 {{- define "mcagent.namespace" -}}
 {{- if eq .role "leader" }}{{ .root.Values.leader.namespace }}{{ else }}{{ .root.Release.Namespace }}{{ end }}
 {{- end }}
@@ -32,6 +43,9 @@ imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- if and .Values.podMonitor.enabled (not .Values.podMonitor.tokenSecret) (not .Values.metricsReader.enabled) }}
 {{- fail "podMonitor.enabled needs metricsReader.enabled=true, or a Secret with a token in podMonitor.tokenSecret" }}
+{{- end }}
+{{- if eq (.Values.agent.config.healthListen | default "") "0" }}
+{{- fail "agent.config.healthListen must be address:port: the DaemonSet's probes ask it" }}
 {{- end }}
 {{- range $role, $durations := .Files.Get "files/durations.json" | fromJson }}
 {{- range $path, $bounds := $durations }}
