@@ -72,12 +72,13 @@ class WireGuardFacts:
         return with_wireguard
 
     def _rebind_after_change(self, addresses: tuple[Address, ...]) -> None:
-        previous, self._addresses = self._addresses, addresses
-        if previous not in {None, addresses}:
+        if self._addresses not in {None, addresses}:
             try:
                 self._backend.rebind()
-            except BackendError as error:
+            except BackendError as error:  # the next reading tries again
                 log.warning("%s", error)
+                return
+        self._addresses = addresses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -278,6 +278,9 @@ def test_what_an_old_definition_dropped_is_written_again_later(monkeypatch: pyte
     assert len(server.requests) == 2
 
 
+REBIND_ERROR = BackendError("wireguard", "reach", "device mc-wg0", "wireguard-go's socket: timed out")
+
+
 class Backend:
     """What the agent asks of the backend: the kernel's WireGuard, without peers."""
 
@@ -298,6 +301,13 @@ class Backend:
     def __init__(self) -> None:
         pair = KeyPair(private=bytes(32), public=OWN, created=1.0)
         self.found: Keys | BackendError = Keys(current=pair)
+        self.rebind_fails, self.rebinds = False, 0
+
+    def rebind(self) -> None:
+        """Bind the socket, or fail."""
+        if self.rebind_fails:
+            raise REBIND_ERROR
+        self.rebinds += 1
 
     def keys(self) -> Keys:
         """Return the keys, or fail."""
@@ -316,6 +326,21 @@ def test_a_key_file_that_cannot_be_used_means_no_key(caplog: pytest.LogCaptureFi
     for _ in range(3):
         assert reader.add(Facts()) == Facts()
     assert [record.message for record in caplog.records].count(str(backend.found)) == 1
+
+
+def test_a_failed_rebind_is_repeated(caplog: pytest.LogCaptureFixture) -> None:
+    """Until wireguard-go has bound its socket after a change of addresses, and not again."""
+    backend = Backend()
+    reader = WireGuardFacts(backend)  # type: ignore[arg-type]
+    before, after = (Facts(addresses=(ip_address(text),)) for text in ("192.0.2.1", "192.0.2.2"))
+    reader.add(before)
+    backend.rebind_fails = True
+    reader.add(after)
+    assert [record.message for record in caplog.records] == [str(REBIND_ERROR)]
+    backend.rebind_fails = False
+    for _ in range(3):
+        reader.add(after)
+    assert backend.rebinds == 1
 
 
 @pytest.mark.parametrize(
