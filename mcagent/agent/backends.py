@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from mcagent.agent.config import Settings, WireGuardChoice
 from mcagent.agent.failover import Failover
@@ -41,13 +42,15 @@ _FORMER_REPLY_TABLE = 28004  # of earlier agents, which routed replies by a mark
 class WireGuardFacts:
     """Adds WireGuard's implementation, public keys and sessions to facts.
 
-    A key file that cannot be used is logged once, and the facts then have neither. When the Node's addresses
+    A key file that cannot be used is logged once, and the facts then have neither. After an error that may pass,
+    as for lack of file descriptors, the last ones stay: the device still has them. When the Node's addresses
     change, wireguard-go is made to bind its socket again, because it keeps sending from its last source address.
     """
 
     def __init__(self, backend: WireGuardBackend) -> None:
         self._backend = backend
         self._reported = ""
+        self._last: dict[str, Any] = {}
         self._addresses: tuple[Address, ...] | None = None
 
     def add(self, facts: Facts) -> Facts:
@@ -55,29 +58,29 @@ class WireGuardFacts:
         self._rebind_after_change(facts.addresses)
         try:
             keys = self._backend.keys()
-            with_wireguard = replace(
-                facts,
-                wireguard=self._backend.implementation(),
-                wireguard_public_key=keys.current.public,
-                wireguard_next_key=keys.next.public if keys.next is not None else "",
-                processors=os.cpu_count() or 1,
-                wireguard_ready=self._backend.ready(),
-            )
+            self._last = {
+                "wireguard": self._backend.implementation(),
+                "wireguard_public_key": keys.current.public,
+                "wireguard_next_key": keys.next.public if keys.next is not None else "",
+                "processors": os.cpu_count() or 1,
+                "wireguard_ready": self._backend.ready(),
+            }
         except BackendError as error:
             if str(error) != self._reported:
                 log.error("%s", error)
             self._reported = str(error)
-            return facts
+            return replace(facts, **self._last) if error.retryable else facts
         self._reported = ""
-        return with_wireguard
+        return replace(facts, **self._last)
 
     def _rebind_after_change(self, addresses: tuple[Address, ...]) -> None:
-        previous, self._addresses = self._addresses, addresses
-        if previous not in {None, addresses}:
+        if self._addresses not in {None, addresses}:
             try:
                 self._backend.rebind()
-            except BackendError as error:
+            except BackendError as error:  # the next reading tries again
                 log.warning("%s", error)
+                return
+        self._addresses = addresses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

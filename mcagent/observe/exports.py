@@ -49,8 +49,11 @@ def connections_of(state: NodeState | None, opened: Mapping[int, int]) -> Counte
     return counts
 
 
-def export_metrics(state: NodeState, opened: Mapping[int, int]) -> Iterator[Metric]:
-    """Yield the metrics of exported Services; `opened`: connections by the ID of a Service's port."""
+def export_metrics(state: NodeState, opened: Mapping[int, int] | None) -> Iterator[Metric]:
+    """Yield the metrics of exported Services.
+
+    `opened`: connections by the ID of a Service's port; None: unknown.
+    """
     exports, label = exports_of(state), ["export"]  # a target's own label is often "service"
     text = "Endpoints of an exported Service that this gateway chooses from."
     yield gauge(
@@ -60,6 +63,8 @@ def export_metrics(state: NodeState, opened: Mapping[int, int]) -> Iterator[Metr
     yield gauge(
         "mcagent_exported_endpoints_hash", text, label, [([key], export.hash) for key, export in exports.items()]
     )
+    if opened is None:
+        return  # a 0 would be a reset of the counter
     counts: Counter[str] = Counter()
     places = {service: place for place, service in enumerate(exports)}
     for service, number in connections_of(state, opened).items():

@@ -163,7 +163,7 @@ def status_of(
 
 def _exports(state: NodeState | None, sources: Sources) -> dict[str, ExportStatus]:
     exports = exports_of(state)
-    opened = connections_of(state, sources.services()) if exports else {}
+    opened = connections_of(state, sources.services() or {}) if exports else {}
     return {
         key: ExportStatus(endpoints=export.endpoints, hash=export.hash, connections=opened.get(key, 0))
         for key, export in exports.items()

@@ -348,6 +348,17 @@ def test_what_somebody_changes_shows_as_a_difference_and_is_repaired(
     assert (netns.ip(node, "route", "show", "table", str(TABLE)), netns.ip(node, "rule", "show")) == before
 
 
+def test_a_device_that_was_added_to_a_bridge_is_removed_from_it(backend: Inside, node: str) -> None:
+    """As by systemd-networkd with a `.network` file for all devices: packets would go to that bridge."""
+    make(backend, device_part())
+    netns.ip(node, "link", "add", "br-other", "type", "bridge")
+    netns.ip(node, "link", "set", DEVICE, "master", "br-other")
+    assert backend.observe() != as_mapping(device_part())
+    make(backend, device_part())
+    assert "master" not in netns.ip(node, "link", "show", DEVICE)
+    assert backend.observe() == as_mapping(device_part())
+
+
 def test_per_device_switches_are_set_on_our_device_only(backend: Inside, node: str) -> None:
     """rp_filter and forwarding of the host port change; those of other devices do not."""
 

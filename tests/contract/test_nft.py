@@ -248,6 +248,7 @@ def test_the_tables_of_both_families_are_one_backend(fresh_namespace: str) -> No
         "add chain ip mcagent plain",
         "add set ip mcagent mct_other {{ type inet_service; }}",
         "add chain ip mcagent mct_mss {{ type filter hook forward priority -150; policy drop; }}",
+        "add table ip mcagent {{ flags dormant; }}",
         "delete table ip mcagent",
         "flush ruleset",
     ],

@@ -207,6 +207,22 @@ def test_what_somebody_changed_is_noticed_and_put_right(
     assert backend.observe() == as_mapping(resources)
 
 
+def test_a_host_port_whose_device_was_deleted_gets_another_one(backend: OvsdbBackend, ovs: OvsInstance) -> None:
+    """Other programs can delete that of the userspace datapath. The rows of the database stay then."""
+    resources: list[Resource] = [BRIDGE, HOST_PORT, tunnel(2)]
+    make(backend, resources)
+    woken = threading.Event()
+    backend.watch(woken.set)
+    wait_until(woken.is_set, "first word of the connection")
+    assert backend.observe() == as_mapping(resources)
+    woken.clear()
+    netns.ip(ovs.namespace, "link", "delete", HOST_PORT.name)
+    wait_until(woken.is_set, "word of the change", timeout=5)
+    assert [step.key for step in make(backend, resources).done] == [HOST_PORT.key]
+    assert HOST_PORT.mac in netns.ip(ovs.namespace, "link", "show", HOST_PORT.name)
+    assert backend.observe() == as_mapping(resources)
+
+
 def test_own_changes_wake_nobody(backend: OvsdbBackend, ovs: OvsInstance) -> None:
     """The loop is not woken by what it did itself; the next change by somebody else still is heard."""
     make(backend, [BRIDGE, HOST_PORT])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -130,6 +131,28 @@ def test_a_file_that_does_not_change_is_not_read_again(
     (line,) = caplog.messages
     assert line.startswith(f"{directory.path}/a.yaml: the file is empty")
     assert directory.state.last_event == at
+
+
+def test_a_file_is_read_again_after_a_change_of_its_mode(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its content and the time of that are the same then; the agent of a systemd unit needs the mode."""
+
+    def refuse(*_args: object, **_options: object) -> str:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    directory.write("a.yaml", "a")
+    file = directory.path / "a.yaml"
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_text", refuse)
+        assert directory.look() == ["Node:"]
+    assert [problem.reason for problem in directory.source.problems()] == ["UnreadableManifest"]
+    assert directory.look() == []
+    changed = file.stat().st_ctime_ns
+    while file.stat().st_ctime_ns == changed:  # its unit may be a tick of the kernel
+        file.chmod(0o644)
+    assert directory.look() == ["Node: ADDED a"]
+    assert directory.source.problems() == ()
 
 
 def test_changes_of_problems_are_told(directory: Directory) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
+from mcagent.agent.reports.link_reader import SPAN
 from mcagent.agent.reports.recent_traffic import RecentTraffic
 from mcagent.agent.reports.reporter import NodeRecorder
 from mcagent.api.status import PassStatus, Status
@@ -178,3 +179,21 @@ def test_a_share_is_of_the_last_seconds(live: LiveReport) -> None:
     sent["mc-4"] = 0
     two_seconds_later(mc_4=5)  # the tunnel was created again
     assert shares() == [0.0, 1.0]
+
+
+def test_a_share_is_not_of_all_packets_after_counters_could_not_be_read(live: LiveReport) -> None:
+    """The reading before that counts again."""
+    now, sent = [0.0], {"mc-3": 1000, "mc-4": 0}
+    readable = [True]
+
+    def ports() -> dict[str, PortStatistics]:
+        counters = {name: PortStatistics(counters={"tx_packets": n}, link_up=True) for name, n in sent.items()}
+        return counters if readable[0] else {}
+
+    recent = RecentTraffic(ports, clock=lambda: now[0])
+    for readable[0] in (True, False, True):
+        recent.sample()
+        now[0] += SPAN
+        sent["mc-4"] += 10
+    group = gateways_of(live, COUNTERS, own_gateway="", recent=recent())[1]
+    assert [gateway.share for gateway in group.gateways] == [0.0, 1.0]

@@ -12,10 +12,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mcagent.agent.lock import BusyError, node_lock
+from mcagent.agent.reports.counters import rule_counts, service_counts
 from mcagent.api.codec import from_json
 from mcagent.api.status import BackendStatus, GatewayGroup, GatewayStatus, PassStatus, Status, TunnelStatus
 from mcagent.cli.inspect.status import text
@@ -24,11 +26,13 @@ from mcagent.core.causes import remedy
 from mcagent.http.server import HttpServer, Page
 from mcagent.model.config import EncryptionFallback
 from mcagent.model.dataplane.resources import PeerKind, PortStatistics, TunnelPort, TunnelType
+from mcagent.model.errors import BackendError
 from mcagent.model.informer_state import InformerState
 from mcagent.model.node_state import EncryptionState, ExportedPort, NodeRole, NodeState, PolicyRuleName
 from mcagent.model.objects import Kind
 from mcagent.model.plan import Desired, Fragment
 from mcagent.model.problem import Problem
+from mcagent.observe.exports import export_metrics
 from mcagent.observe.logs import JsonFormatter, TextFormatter
 from mcagent.observe.metrics.agent import Metrics, Sources
 from mcagent.observe.metrics.policies import MOST_RULES, policy_metrics
@@ -278,6 +282,20 @@ def test_metrics_have_the_promised_names(agent: Agent) -> None:
     names = re.findall(r"^# TYPE (\S+) (\S+)", body, re.MULTILINE)
     assert len({name for name, _ in names}) == len(names)
     assert all(name.startswith("mcagent_") for name, _ in names)
+
+
+def test_counters_that_could_not_be_read_are_absent(agent: Agent) -> None:
+    """A 0 would be a reset of the counter: rates count all packets again at the next reading."""
+
+    class NoSwitch:
+        def flow_stats(self, cookies: str) -> dict[int, int]:
+            raise BackendError("openflow", "run", cookies, "ovs-ofctl did not end in 10 s")
+
+    switch: Any = NoSwitch()
+    rules, connections = rule_counts(switch), service_counts(switch)
+    names = [metric.name for metric in policy_metrics({7: RULE}, rules)]
+    names += [metric.name for metric in export_metrics(NodeState(role=NodeRole.GATEWAY), connections)]
+    assert names == ["mcagent_exported_endpoints", "mcagent_exported_endpoints_hash"]
 
 
 def test_rules_beyond_the_first_have_one_time_series_for_each_verdict() -> None:

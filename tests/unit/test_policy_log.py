@@ -43,6 +43,16 @@ def test_what_rules_decided_since_is_logged(caplog: pytest.LogCaptureFixture) ->
     assert caplog.messages == ['P/a ingress[0] logLabel "audit": drop, 3 packets']
 
 
+def test_counters_that_could_not_be_read_are_not_zero(caplog: pytest.LogCaptureFixture) -> None:
+    """The next line has the packets since the last successful reading, not all since the flows were added."""
+    caplog.set_level("INFO")
+    readings: list[dict[int, int] | None] = [{1: 1000}, None, {1: 1002}]
+    log = PolicyLog(lambda: {1: rule("a", "")}, lambda: readings.pop(0))
+    for _ in range(3):
+        log.log_decisions()
+    assert caplog.messages == ["P/a ingress[0]: drop, 2 packets"]
+
+
 def test_without_a_rule_to_log_open_vswitch_is_not_asked() -> None:
     """Counters are read for those that ask for a log only."""
     requests: list[int] = []

@@ -115,6 +115,17 @@ def test_a_gateway_reports_a_link_for_each_cluster() -> None:
     assert rates == {"south": 800_000, "west": 1_600_000}
 
 
+def test_counters_that_could_not_be_read_change_no_rate() -> None:
+    """As while ovsdb-server restarts: the bytes until then are no traffic of the seconds after."""
+    clock, readings = [0.0], [carried(10**9), {}, carried(10**9 + 8_000_000)]
+    reader = LinkReader(live, lambda: readings.pop(0), clock=lambda: clock[0])
+    rates = []
+    for _ in range(3):
+        clock[0] += SPAN
+        rates.append({link.cluster: link.bytes_per_second for link in reader()})
+    assert rates == [{"south": 0, "west": 0}, {"south": 0, "west": 0}, {"south": 800_000, "west": 1_600_000}]
+
+
 def test_a_gateway_reports_the_round_trip_and_rarely_another_one() -> None:
     """That of the slowest tunnel to a cluster; half as much again is no news, since each change is a write."""
     clock, trip = [0.0], [0.0040]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 from dataclasses import replace
 from ipaddress import ip_address
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +20,7 @@ from mcagent.api.codec import from_json
 from mcagent.api.status import EncryptionStatus
 from mcagent.cli.wireguard import our_turn, text
 from mcagent.core.compile import compile_desired
-from mcagent.dataplane.wireguard.keys import KeyPair, Keys
+from mcagent.dataplane.wireguard.keys import KeyPair, Keys, KeyStore
 from mcagent.kube import publish
 from mcagent.kube.publish import Publisher
 from mcagent.model.dataplane.facts import Facts
@@ -278,6 +281,9 @@ def test_what_an_old_definition_dropped_is_written_again_later(monkeypatch: pyte
     assert len(server.requests) == 2
 
 
+REBIND_ERROR = BackendError("wireguard", "reach", "device mc-wg0", "wireguard-go's socket: timed out")
+
+
 class Backend:
     """What the agent asks of the backend: the kernel's WireGuard, without peers."""
 
@@ -298,6 +304,13 @@ class Backend:
     def __init__(self) -> None:
         pair = KeyPair(private=bytes(32), public=OWN, created=1.0)
         self.found: Keys | BackendError = Keys(current=pair)
+        self.rebind_fails, self.rebinds = False, 0
+
+    def rebind(self) -> None:
+        """Bind the socket, or fail."""
+        if self.rebind_fails:
+            raise REBIND_ERROR
+        self.rebinds += 1
 
     def keys(self) -> Keys:
         """Return the keys, or fail."""
@@ -316,6 +329,40 @@ def test_a_key_file_that_cannot_be_used_means_no_key(caplog: pytest.LogCaptureFi
     for _ in range(3):
         assert reader.add(Facts()) == Facts()
     assert [record.message for record in caplog.records].count(str(backend.found)) == 1
+
+
+def test_keys_stay_while_their_file_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For lack of file descriptors, for example. Else encryption would end, and the Gateway lose its key."""
+    backend, store = Backend(), KeyStore(tmp_path / "keys.json")
+    backend.keys = store.ensure  # type: ignore[method-assign]
+    reader = WireGuardFacts(backend)  # type: ignore[arg-type]
+    facts = reader.add(Facts())
+    assert facts.wireguard_public_key
+
+    def refuse(*_args: object, **_options: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", refuse)
+        assert reader.add(Facts(uplink_mtu=9000)) == replace(facts, uplink_mtu=9000)
+        assert WireGuardFacts(backend).add(Facts()) == Facts()  # type: ignore[arg-type]
+    store.path.chmod(0o644)
+    assert reader.add(Facts()) == Facts()
+
+
+def test_a_failed_rebind_is_repeated(caplog: pytest.LogCaptureFixture) -> None:
+    """Until wireguard-go has bound its socket after a change of addresses, and not again."""
+    backend = Backend()
+    reader = WireGuardFacts(backend)  # type: ignore[arg-type]
+    before, after = (Facts(addresses=(ip_address(text),)) for text in ("192.0.2.1", "192.0.2.2"))
+    reader.add(before)
+    backend.rebind_fails = True
+    reader.add(after)
+    assert [record.message for record in caplog.records] == [str(REBIND_ERROR)]
+    backend.rebind_fails = False
+    for _ in range(3):
+        reader.add(after)
+    assert backend.rebinds == 1
 
 
 @pytest.mark.parametrize(

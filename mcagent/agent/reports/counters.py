@@ -1,6 +1,6 @@
 """Counters of the backends: packets through tunnels, drops of the pipeline and nft by reason, peers of WireGuard.
 
-Read on request, from any thread. A backend that cannot be read is logged, and its counters are empty.
+Read on request, from any thread. A backend that cannot be read is logged, and its counters are empty or None.
 """
 
 from __future__ import annotations
@@ -78,21 +78,29 @@ def nft_drop_counts(nft: NftBackend) -> Mapping[str, int]:
     }
 
 
-def rule_counts(openflow: OpenFlowBackend) -> Mapping[int, int]:
-    """Return the packets that each policy rule decided on, by the rule's number, since its flows were added."""
-    statistics = _read(lambda: [openflow.flow_stats(cookies) for cookies in RULE_COOKIES]) or []
+def rule_counts(openflow: OpenFlowBackend) -> Mapping[int, int] | None:
+    """Return the packets that each policy rule decided on, by the rule's number, since its flows were added.
+
+    None: unknown.
+    """
+    statistics = _read(lambda: [openflow.flow_stats(cookies) for cookies in RULE_COOKIES])
+    if statistics is None:
+        return None
     counts: Counter[int] = Counter()
     for cookie, packets in (item for packets_by_cookie in statistics for item in packets_by_cookie.items()):
         counts[cookie & 0xFFFFFFFF] += packets
     return counts
 
 
-def service_counts(openflow: OpenFlowBackend) -> Mapping[int, int]:
+def service_counts(openflow: OpenFlowBackend) -> Mapping[int, int] | None:
     """Return the packets for which an endpoint was chosen, by the ID of an exported Service's port.
 
     They are the first packets of connections since the port's flows were added; conntrack handles the others.
+    None: unknown.
     """
-    packets_by_cookie = _read(lambda: openflow.flow_stats(SERVICE_FLOWS)) or {}
+    packets_by_cookie = _read(lambda: openflow.flow_stats(SERVICE_FLOWS))
+    if packets_by_cookie is None:
+        return None
     return {cookie & 0xFFFFFFFF: packets for cookie, packets in packets_by_cookie.items()}
 
 

@@ -36,8 +36,9 @@ class LinkReader:
     def __call__(self) -> tuple[ClusterLink, ...]:
         """Return a link for each cluster with tunnels, by name."""
         live, now = self._live(), self._clock()
-        if now - self._at >= SPAN:
-            carried = bytes_by_cluster(live, {name: port.counters for name, port in self._ports().items()})
+        # Without ports, they could not be read: the present values stay.
+        if now - self._at >= SPAN and (ports := self._ports()):
+            carried = bytes_by_cluster(live, {name: port.counters for name, port in ports.items()})
             self._rates = settled(self._rates, _rates(self._counters, carried, now - self._at))
             self._counters, self._at = carried, now
             seconds = round_trips_of(live, self._probed())

@@ -18,10 +18,10 @@ INTERVAL = 10.0  # seconds
 
 
 class PolicyLog(BackgroundLoop):
-    """Logs decisions of rules. `rules`: rules in force by number. `counts`: packets by number."""
+    """Logs decisions of rules. `rules`: rules in force by number. `counts`: packets by number; None: unknown."""
 
     def __init__(
-        self, rules: Callable[[], Mapping[int, PolicyRuleName]], counts: Callable[[], Mapping[int, int]]
+        self, rules: Callable[[], Mapping[int, PolicyRuleName]], counts: Callable[[], Mapping[int, int] | None]
     ) -> None:
         super().__init__(self._log, name="policy-log", patience=1.0)
         self._rules, self._counts = rules, counts
@@ -35,6 +35,8 @@ class PolicyLog(BackgroundLoop):
         """Log the packets since the last call. Without a rule to log the switch is not queried."""
         logged = {number: rule for number, rule in self._rules().items() if rule.log_label is not None}
         counts = self._counts() if logged else {}
+        if counts is None:
+            return
         for number, rule in sorted(logged.items(), key=lambda item: item[1].policy):
             packets = counts.get(number, 0)
             since = packets - self._last_counts.get(number, 0)

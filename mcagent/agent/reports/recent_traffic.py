@@ -29,7 +29,9 @@ class RecentTraffic:
         """Read the counters if the last reading is a `SPAN` old."""
         now = self._clock()
         if not self._samples or now - self._samples[-1][0] >= SPAN:
-            self._samples = (*self._samples[-1:], (now, self._read()))
+            last = self._samples[-1:]
+            counters = self._read() or (last[0][1] if last else {})  # empty: they could not be read
+            self._samples = (*last, (now, counters))
 
     def __call__(self) -> TunnelCounters:
         """Return the increase of each counter; nothing before a `SPAN` has passed."""

@@ -200,8 +200,8 @@ class NetlinkBackend:
 
 
 def _on_device(socket: NetlinkSocket, name: str, link: RawLink) -> Iterator[Resource]:
-    """Yield the resources of a device; without its Link if another program configured it."""
-    if link.alias == links.LINK_ALIAS:
+    """Yield the resources of a device; without its Link if another program configured it, or gave it a master."""
+    if link.alias == links.LINK_ALIAS and not link.master:
         yield link.state
     for entry in links.read_addresses(socket, link.index):
         if entry.address.version == 4 or not entry.address.is_link_local:  # IPv6 link-local ones are the kernel's

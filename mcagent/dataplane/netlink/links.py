@@ -31,7 +31,7 @@ from mcagent.model.net import Address
 LINK_ALIAS = "mcagent"
 
 IFF_UP = 0x1
-IFLA_IFNAME, IFLA_MTU, IFLA_LINKINFO, IFLA_IFALIAS, IFLA_AF_SPEC = 3, 4, 18, 20, 26
+IFLA_IFNAME, IFLA_MTU, IFLA_MASTER, IFLA_LINKINFO, IFLA_IFALIAS, IFLA_AF_SPEC = 3, 4, 10, 18, 20, 26
 IFLA_INFO_KIND = 1  # of IFLA_LINKINFO
 IFLA_INET_CONF = 1  # of IFLA_AF_SPEC, AF_INET
 IPV4_DEVCONF_FORWARDING, IPV4_DEVCONF_RP_FILTER = 1, 8  # linux/ip.h
@@ -48,12 +48,16 @@ NDMSG = struct.Struct("=BxxxiHBB")  # family, index, state, flags, type
 
 @dataclass(frozen=True, slots=True)
 class RawLink:
-    """A device. `kind` is IFLA_INFO_KIND ("veth", "tun", ...), "" where its driver names none."""
+    """A device. `kind` is IFLA_INFO_KIND ("veth", "tun", ...), "" where its driver names none.
+
+    `master`: index of the bridge, bond or VRF that it is part of, or 0.
+    """
 
     index: int
     kind: str
     alias: str
     state: Link
+    master: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,8 @@ def parse_link(payload: bytes) -> RawLink:
         forwarding=bool(switches.get(IPV4_DEVCONF_FORWARDING, 0)),
     )
     kind = text(attributes(values.get(IFLA_LINKINFO, b"")).get(IFLA_INFO_KIND))
-    return RawLink(index=index, kind=kind, alias=text(values.get(IFLA_IFALIAS)), state=state)
+    alias, master = text(values.get(IFLA_IFALIAS)), number(values.get(IFLA_MASTER))
+    return RawLink(index=index, kind=kind, alias=alias, state=state, master=master)
 
 
 def parse_address(payload: bytes) -> RawAddress | None:
@@ -135,13 +140,14 @@ def read_permanent_neighbours(socket: NetlinkSocket, index: int) -> Iterator[tup
 
 
 def configure_link(index: int, link: Link) -> NetlinkRequest:
-    """Make the request that sets state, MTU, per-device IPv4 switches and alias of a device.
+    """Make the request that sets state, MTU, per-device IPv4 switches and alias of a device, without a master.
 
     The switches are those of /proc/sys/net/ipv4/conf/DEV (net/ipv4/devinet.c, inet_set_link_af), but this needs
     CAP_NET_ADMIN only, not a writable /proc/sys.
     """
     conf = _inet_conf({IPV4_DEVCONF_RP_FILTER: link.rp_filter, IPV4_DEVCONF_FORWARDING: int(link.forwarding)})
-    values = pack({IFLA_IFALIAS: LINK_ALIAS.encode() + b"\0", IFLA_MTU: link.mtu, IFLA_AF_SPEC: conf})
+    alias = LINK_ALIAS.encode() + b"\0"
+    values = pack({IFLA_IFALIAS: alias, IFLA_MTU: link.mtu, IFLA_MASTER: 0, IFLA_AF_SPEC: conf})
     return NetlinkRequest(nl.RTM_NEWLINK, 0, _state(index, up=link.up) + values)
 
 

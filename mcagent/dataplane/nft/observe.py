@@ -26,6 +26,7 @@ ELEMENT_TYPES = {"ip": "ip daddr", "ip6": "ip6 daddr"}
 _FORMER_TYPES = {"ipv4_addr": "ip daddr", "ipv6_addr": "ip6 daddr", "inet_service": "udp dport"}  # the same sets
 _RULE = re.compile(r"^\t\t(.*) # handle \d+$")
 _TABLE = re.compile(r"^table (\S+) (\S+) \{")
+_DORMANT = re.compile(r"^\tflags .{0,100}\bdormant\b")  # no packet passes the chains of this table
 _BASE = re.compile(
     r"^\t\ttype (?P<type>\S+) hook (?P<hook>\S+)(?: devices? .{0,1000}?)? priority (?P<priority>[^;]+);"
     r"(?: policy (?P<policy>\S+);)?$"
@@ -62,17 +63,19 @@ class TableListing:
 
 def parse_listing(text: str, family: str, table: str) -> TableListing:
     """Parse the output of `nft -a -s -y -p list table`."""
-    listing = TableListing()
+    listing, dormant = TableListing(), False
     lines = iter(text.splitlines())
     for line in lines:
         block = _BLOCK.match(line)
         if block is None:
+            dormant = dormant or _DORMANT.match(line) is not None
             continue
         body, name = _body(lines), block["name"]
         if block["kind"] == "set":
             listing.sets.append(_set(body, family, table, name))
         elif block["kind"] == "chain":
-            listing.chains.append(_chain(body, family, table, name))
+            chain = _chain(body, family, table, name)
+            listing.chains.append(replace(chain, intact=chain.intact and not dormant))
         else:
             listing.other_count += 1
     return listing

@@ -14,7 +14,7 @@ from mcagent.dataplane.ovsdb import statistics
 from mcagent.dataplane.ovsdb.apply import Changes, failure
 from mcagent.dataplane.ovsdb.connection import OvsdbConnection
 from mcagent.dataplane.ovsdb.observe import BridgeState, Observer
-from mcagent.dataplane.ovsdb.rows import DRAIN
+from mcagent.dataplane.ovsdb.rows import DRAIN, lost_device
 from mcagent.model.dataplane.backend import Backend
 from mcagent.model.dataplane.resources import HostPort, PortStatistics, Resource, ResourceKey, TunnelPort
 from mcagent.model.errors import BackendError
@@ -51,6 +51,10 @@ class OvsdbBackend:
         """
         with self._connection.current():
             failed: dict[int, BackendError] = {}
+            ports = [step.new for step in steps if isinstance(step.new, HostPort)]
+            if deviceless := [port for port in ports if self._has_lost_device(port)]:
+                # ovs-vswitchd creates a device only for a port that is new to it.
+                self._apply([(place, Step(old=port)) for place, port in enumerate(deviceless)], {})
             self._apply(list(enumerate(steps)), failed)
             self._expect(steps, failed)
             return ApplyResult.of(steps, failed)
@@ -169,6 +173,10 @@ class OvsdbBackend:
             port_error = self._port_error(step) if applied else f"ovs-vswitchd did not apply it in {timeout:g} s"
             if port_error:
                 failed[index] = failure(step, port_error)
+
+    def _has_lost_device(self, port: HostPort) -> bool:
+        row = self._replica.find("Interface", port.name)
+        return row is not None and lost_device(row)
 
     def _port_error(self, step: Step) -> str:
         """Return why ovs-vswitchd did not add or change a port as requested; "": it did."""

@@ -82,7 +82,7 @@ SCHEMA: dict[str, object] = {
             {
                 "name type": _STRING,
                 "mac error": _set(_STRING, 1),
-                "mtu_request ofport ofport_request": _set(_INTEGER, 1),
+                "mtu_request ofport ofport_request ifindex": _set(_INTEGER, 1),
                 "options bfd bfd_status external_ids": _MAP,
             }
         ),
@@ -198,7 +198,16 @@ def read_port(bridge: str, row: Any, ofport: int, port_tags: Mapping[str, str]) 
         return None
     expected = interface_columns(port, values["external_ids"])
     intact = tags(port).items() <= port_tags.items() and values.items() <= expected.items()
+    intact = intact and not (values["type"] == "internal" and lost_device(row))
     return port if intact else replace(port, intact=False)
+
+
+def lost_device(row: Any) -> bool:  # a row of the IDL
+    """Return whether ovs-vswitchd reports that the device of an Interface does not exist any more.
+
+    That of the userspace datapath is a tap device, which other programs can delete. Tunnels have number 0, too.
+    """
+    return bool(row.ifindex == [0])
 
 
 def _read_tunnel(bridge: str, name: str, ofport: int, values: Columns) -> TunnelPort:

@@ -71,7 +71,7 @@ class KeyStore:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise self._error("read", error.strerror or str(error)) from None
+            raise self._error("read", error.strerror or str(error), retryable=True) from None
         with os.fdopen(descriptor, "rb") as file:
             self._check(os.fstat(descriptor))
             try:

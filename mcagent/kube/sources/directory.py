@@ -27,8 +27,9 @@ from mcagent.supervised import BackgroundLoop
 
 log = logging.getLogger(__name__)
 
-Signature = tuple[int, int, int, int]  # device, inode, size, mtime in ns
-_NEVER: Signature = (0, 0, 0, 0)
+# device, inode, size, mtime and ctime in ns; a change of owner or mode, which may permit to read it, changes ctime
+Signature = tuple[int, int, int, int, int]
+_NEVER: Signature = (0, 0, 0, 0, 0)
 Objects = Mapping[Kind, Mapping[str, ApiObject]]  # by kind and key
 
 
@@ -175,7 +176,8 @@ class DirectorySource:
                 status = entry.stat()
             except FileNotFoundError:
                 continue  # removed since, or a dangling link
-            signatures[entry.name] = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+            times = (status.st_mtime_ns, status.st_ctime_ns)
+            signatures[entry.name] = (status.st_dev, status.st_ino, status.st_size, *times)
         return signatures
 
     def _read(self, name: str, file: _File) -> None:

@@ -69,8 +69,9 @@ class Sources:
     drops: Callable[[], Mapping[str, int]]  # packets by reason
     recent: Callable[[], TunnelCounters] = dict  # what tunnels carried in the last seconds
     nft_drops: Callable[[], Mapping[str, int]] = dict
-    rules: Callable[[], Mapping[int, int]] = dict  # packets by the number of the rule
-    services: Callable[[], Mapping[int, int]] = dict  # connections by the ID of an exported Service's port
+    # Packets by the number of the rule, and connections by the ID of an exported Service's port; None: unknown
+    rules: Callable[[], Mapping[int, int] | None] = dict
+    services: Callable[[], Mapping[int, int] | None] = dict
     live: Callable[[], LiveReport] = LiveReport
     probes: Callable[[], Mapping[str, ProbeState]] = dict  # by tunnel
     wireguard: Callable[[], WireGuardReport] = WireGuardReport

@@ -13,8 +13,10 @@ from mcagent.observe.metric_families import counter
 MOST_RULES = 500  # rules, in order of names, with a time series of their own; further ones share one
 
 
-def policy_metrics(rules: Mapping[int, PolicyRuleName], packets: Mapping[int, int]) -> Iterator[Metric]:
-    """Yield the packets of each rule; `packets`: by the rule's number."""
+def policy_metrics(rules: Mapping[int, PolicyRuleName], packets: Mapping[int, int] | None) -> Iterator[Metric]:
+    """Yield the packets of each rule; `packets`: by the rule's number; None: unknown."""
+    if packets is None:
+        return  # a 0 would be a reset of the counter
     counts: Counter[tuple[str, str, str, str]] = Counter()
     for place, (number, name) in enumerate(sorted(rules.items(), key=lambda item: item[1])):
         names = (name.policy, name.rule) if place < MOST_RULES else ("", "")
