@@ -285,7 +285,7 @@ def test_a_datapath_flow_with_old_actions_goes_after_a_change_of_policies(
     node = lab.topology.clusters[1].nodes[0]
     client, switch = clients(lab, "bad")[-1], lab.ovs(node.name)
     address = str(node.pods[1].address)
-    policy("west", cluster_policy("other", 5, ingress("Drop", "nobody")))
+    policy("west", cluster_policy("other", 5, ingress("Drop", "other")))
     wait_until(lambda: _rule_flows(lab, node.name), "the policy", timeout=IN_TIME)
 
     def met() -> set[str]:
@@ -302,7 +302,7 @@ def test_a_datapath_flow_with_old_actions_goes_after_a_change_of_policies(
         return met() == {"silent"}
 
     wait_until(dropped, "flows that drop", timeout=IN_TIME)
-    policy("west", cluster_policy("other", 5, ingress("Drop", "nobody-else")))
+    policy("west", cluster_policy("other", 5, ingress("Drop", "another")))
     wait_until(lambda: met() == {"open"}, "new flows", timeout=IN_TIME)
 
 
