@@ -107,9 +107,9 @@ def test_a_delete_while_disconnected_is_not_missed(
     informer = start()
     mirror.wait_names(Kind.GATEWAY, "a", "b")
     api.refuse()
+    until(lambda: "refused" in informer.state().error)  # no event comes by the earlier watch
     remove(api, Kind.GATEWAY, "a")
     put(api, Kind.GATEWAY, "c")
-    until(lambda: "refused" in informer.state().error)
     assert not informer.state().connected
     assert mirror.names(Kind.GATEWAY) == {"a", "b"}
     api.refuse(False)
@@ -123,6 +123,7 @@ def test_lost_history_means_a_list(api: ApiServer, mirror: Mirror, start: Callab
     informer = start()
     mirror.wait_names(Kind.GATEWAY, "a", "b")
     api.refuse()
+    until(lambda: "refused" in informer.state().error)  # no event comes by the earlier watch
     remove(api, Kind.GATEWAY, "a")
     put(api, Kind.NODE, "other")
     api.store.compact()
@@ -175,6 +176,7 @@ def test_garbage_is_never_used(
     api.faults.add(Fault(kind=FaultKind.GARBAGE, verbs=(verb,), body=body))
     if verb == "list":
         api.refuse()
+        until(lambda: "refused" in informer.state().error)
         api.store.compact(api.store.rv)
         remove(api, Kind.GATEWAY, "b")
         put(api, Kind.NODE, "x")
@@ -200,6 +202,7 @@ def test_a_list_follows_a_line_that_could_not_be_read(
     informer = start()
     mirror.wait_names(Kind.GATEWAY, "a", "b")
     api.refuse()
+    until(lambda: "refused" in informer.state().error)  # no event comes by the earlier watch
     remove(api, Kind.GATEWAY, "b")
     bookmark = {"kind": "Gateway", "metadata": {"resourceVersion": str(api.store.rv)}}
     body = f'{{"type": "DELETED"}}\n{json.dumps({"type": "BOOKMARK", "object": bookmark})}\n'
