@@ -1,6 +1,7 @@
 """Formats log lines: text, or one JSON object per line.
 
-Lines go to standard error. Under systemd (JOURNAL_STREAM) the time is omitted, because the journal has it.
+Lines go to standard error. Under systemd (JOURNAL_STREAM) the time is omitted, because the journal has it. Control
+characters are escaped: names come from other clusters, and must not forge lines or reach a terminal.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 import time
 from typing import Protocol, runtime_checkable
 
+from mcagent.model.parsing.field import escaped
 from mcagent.model.problem import Problem
 
 _PLAIN = {"DEBUG": "debug", "INFO": "info", "WARNING": "warning", "ERROR": "error", "CRITICAL": "error"}
@@ -21,11 +23,6 @@ CLIENT_LIBRARIES = ("kubernetes", "urllib3", "pyroute2", "asyncio", "ovs")
 
 def _stamp(record: logging.LogRecord) -> str:
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03d}Z"
-
-
-def _one_line(text: str) -> str:
-    """Escape control characters: names come from other clusters and must not forge lines or reach a terminal."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 class TextFormatter(logging.Formatter):
@@ -39,12 +36,12 @@ class TextFormatter(logging.Formatter):
         """Format the line; a traceback follows on separate lines."""
         head = f"{_stamp(record)} " if self._times else ""
         name = record.name.removeprefix("mcagent.")
-        line = f"{head}{_PLAIN.get(record.levelname, record.levelname)} {name}: {_one_line(record.getMessage())}"
+        line = f"{head}{_PLAIN.get(record.levelname, record.levelname)} {name}: {escaped(record.getMessage())}"
         if not record.exc_info:
             return line
         # Indented, so that text of objects in an exception cannot look like a log line.
         trace = self.formatException(record.exc_info).split("\n")
-        return "\n".join([line, *(f"  {_one_line(part)}" for part in trace)])
+        return "\n".join([line, *(f"  {escaped(part)}" for part in trace)])
 
 
 @runtime_checkable

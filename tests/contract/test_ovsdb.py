@@ -188,18 +188,24 @@ DISTURBANCES = {
 }
 
 
+def watched(backend: OvsdbBackend, resources: list[Resource]) -> threading.Event:
+    """Create resources; return an event that the next change of the database sets."""
+    make(backend, resources)
+    woken = threading.Event()
+    backend.watch(woken.set)
+    wait_until(woken.is_set, "the first message of the connection")
+    assert backend.observe() == as_mapping(resources)
+    woken.clear()
+    return woken
+
+
 @pytest.mark.parametrize("command", DISTURBANCES.values(), ids=DISTURBANCES.keys())
 def test_what_somebody_changed_is_noticed_and_put_right(
     backend: OvsdbBackend, ovs: OvsInstance, command: tuple[str, ...]
 ) -> None:
     """Every change shows as something to do, wakes who watches, and doing it leads back."""
     resources: list[Resource] = [BRIDGE, HOST_PORT, tunnel(2, bfd=BFD), tunnel(3)]
-    make(backend, resources)
-    woken = threading.Event()
-    backend.watch(woken.set)
-    wait_until(woken.is_set, "first word of the connection")
-    assert backend.observe() == as_mapping(resources)
-    woken.clear()
+    woken = watched(backend, resources)
     ovs.vsctl(*command)
     wait_until(woken.is_set, "word of the change", timeout=2)
     assert backend.observe() != as_mapping(resources)
@@ -210,12 +216,7 @@ def test_what_somebody_changed_is_noticed_and_put_right(
 def test_a_host_port_whose_device_was_deleted_gets_another_one(backend: OvsdbBackend, ovs: OvsInstance) -> None:
     """Other programs can delete that of the userspace datapath. The rows of the database stay then."""
     resources: list[Resource] = [BRIDGE, HOST_PORT, tunnel(2)]
-    make(backend, resources)
-    woken = threading.Event()
-    backend.watch(woken.set)
-    wait_until(woken.is_set, "first word of the connection")
-    assert backend.observe() == as_mapping(resources)
-    woken.clear()
+    woken = watched(backend, resources)
     netns.ip(ovs.namespace, "link", "delete", HOST_PORT.name)
     wait_until(woken.is_set, "word of the change", timeout=5)
     assert [step.key for step in make(backend, resources).done] == [HOST_PORT.key]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mcagent.model.parsing.field import escaped
+
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -17,7 +19,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def safe(text: str) -> str:
     """Return lines for a terminal: unprintable characters, which objects of others may hold, are escaped."""
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+    return "\n".join(map(escaped, text.split("\n")))
 
 
 def size(count: int) -> str:

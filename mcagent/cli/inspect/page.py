@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 
 from mcagent.cli.common import exit_codes
 from mcagent.cli.common.asking import ask_agent
-from mcagent.cli.common.cluster_flags import add_cluster_flags, usual_kubeconfig
+from mcagent.cli.common.cluster_flags import add_cluster_flags, open_cluster
 from mcagent.cli.common.place import require_node
 from mcagent.cli.common.setting_flags import add_config_flag, load_settings
 from mcagent.cli.common.shared_flags import add_namespace_flag
-from mcagent.cli.common.tables import safe
 from mcagent.model.errors import InputError
 
 _EPILOG = """\
@@ -57,13 +55,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _token(args: argparse.Namespace) -> str:
-    from mcagent.controller.admin.cluster import Cluster
     from mcagent.controller.admin.page_account import token
-    from mcagent.kube.client import Client
 
-    client = Client(args.kubeconfig or usual_kubeconfig(), args.context)
-    try:
-        cluster = Cluster(client, lambda line: print(safe(line), file=sys.stderr, flush=True))
-        return token(cluster, args.namespace, args.account)
-    finally:
-        client.close()
+    return token(open_cluster(args), args.namespace, args.account)

@@ -77,7 +77,8 @@ class AreaHolder:
             if refused and since is not None:
                 again = since + REFUSED_KEPT - now
             if refused == self._home or (again is not None and again <= 0):
-                notes[REFUSED_HOLDER_ANNOTATION] = again = None
+                notes[REFUSED_HOLDER_ANNOTATION] = None
+                again = None  # the write brings the key back
         text = message(cluster_set)
         events = [Event(subject=str(ref), reason=SECOND_CONTROLLER, message=text)] if text else []
         steps = [Wanted(ref=ref, body=annotated(ClusterSet, notes), create=False)] if notes else []

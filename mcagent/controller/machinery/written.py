@@ -25,8 +25,6 @@ FREE = 3  # equal writes in a row without a wait
 WAITS = Backoff(first=1.0, most=300.0, jitter=0.0)  # between equal writes after those
 FORGET_REPEATS = 600.0  # seconds
 _TIME = re.compile('"lastTransitionTime": "[^"]*"')  # of a condition: that of the write
-
-
 # What we create and delete in turn, no other client reverts.
 _OPPOSITES = {Verb.CREATE: Verb.DELETE, Verb.DELETE: Verb.CREATE}
 
@@ -227,7 +225,7 @@ def _uid(obj: Json | None) -> object:
 
 
 def _digest(write: Write) -> int:
-    """Return a hash of what makes two writes equal: all but the version that they were made from, and the time."""
+    """Return a hash of what makes two writes equal: all but the version they start from and condition times."""
     body = {key: value for key, value in write.body.items() if key != "preconditions"}
     meta = body.get("metadata")
     if isinstance(meta, dict):

@@ -23,9 +23,14 @@ MAX_ITEMS = 1024  # entries of a list; an EndpointSlice has at most 1000 endpoin
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,251}[A-Za-z0-9])?")
 
 
+def escaped(text: str) -> str:
+    """Return the text with unprintable characters escaped, line breaks too: one line for a log or a terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def printable(text: str, limit: int = SHOWN) -> str:
     """Return the text with at most `limit` characters, unprintable ones escaped, fit for a log or a terminal."""
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[: limit + 1])
+    shown = escaped(text[: limit + 1])
     return shown if len(text) <= limit and len(shown) <= limit else shown[:limit] + "..."
 
 
