@@ -54,7 +54,7 @@ from mcagent.model.traffic import read_traffic
 from tests.unit.reading_functions import entered, reading_functions
 from tests.worlds.admission_objects import AREA, OWN, World
 
-pytestmark = pytest.mark.costly
+costly = pytest.mark.costly  # the tests that measure; those of the tables run with the unit tests
 
 MOST = 10.0  # for four times the length: 4 is linear, 16 square
 NOTABLE = 0.004  # seconds of processor time: less says nothing
@@ -194,6 +194,7 @@ READERS = {
     "split labels": Reader(labels.split, LABELS),
     "text with secrets": Reader(scrub_text, SECRETS),
     "shown text": Reader(field.printable, JSON, (field.printable,)),
+    "escaped text": Reader(field.escaped, ("a", "\n", "\U000e0001"), (field.escaped,)),
     "a time": Reader(conditions.time_of, TIMES),
     "a request's head": Reader(lambda text: parse_head(text.encode("latin-1")), HEAD),
     "a name": Reader(names.is_subdomain, NAMES),
@@ -298,6 +299,7 @@ def openings(tokens: Sequence[str]) -> Iterator[str]:
         yield "[" * (document.MAX_DEPTH + 2) + token
 
 
+@costly
 @pytest.mark.parametrize("name", READERS)
 def test_each_pair_of_tokens_is_read_in_linear_time(name: str) -> None:
     """Every token is repeated after every beginning."""
@@ -306,6 +308,7 @@ def test_each_pair_of_tokens_is_read_in_linear_time(name: str) -> None:
         check(reader, start, repeated, "")
 
 
+@costly
 @settings(max_examples=300)
 @given(st.data())
 def test_generated_texts_are_read_in_linear_time(data: st.DataObject) -> None:
@@ -316,6 +319,7 @@ def test_generated_texts_are_read_in_linear_time(data: st.DataObject) -> None:
     check(reader, start + data.draw(words), data.draw(words.filter(bool)), data.draw(words))
 
 
+@costly
 @pytest.mark.parametrize(
     ("name", "start", "repeated", "end"),
     [
@@ -330,6 +334,7 @@ def test_texts_that_took_hours(name: str, start: str, repeated: str, end: str) -
     check(READERS[name], start, repeated, end)
 
 
+@costly
 def test_the_check_notices_a_square() -> None:
     """A reader that begins anew at each character is refused."""
     square = Reader(lambda text: sum(1 for _ in text for _ in text), ("a",))
