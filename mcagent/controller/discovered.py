@@ -10,13 +10,11 @@ import os
 import random
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from mcagent.controller.config import ControllerRole, ControllerSettings
 from mcagent.kube.client import Client
-from mcagent.kube.errors import ApiRefusalError
 from mcagent.model.backoff import Backoff
 from mcagent.model.errors import SourceError
 
@@ -53,7 +51,7 @@ def complete(
             log.warning("%s", err)
             return ""
 
-    cidr = _retried(discover, "the Service CIDR", client, stop)
+    cidr = _retried(discover, "the Service CIDR", stop)
     if not cidr:
         return settings
     log.info("Service CIDR of this cluster: %s", cidr)
@@ -68,7 +66,7 @@ def with_cluster_uid(
         return settings
     from mcagent.controller.member.networks.discovery import discover_cluster_uid
 
-    uid = _retried(lambda: discover_cluster_uid(client), "the UID of Namespace kube-system", client, stop)
+    uid = _retried(lambda: discover_cluster_uid(client), "the UID of Namespace kube-system", stop)
     if not uid and not stop.is_set():
         log.warning(
             "Namespace kube-system cannot be read: another cluster with the same cluster ID is not noticed"
@@ -76,7 +74,7 @@ def with_cluster_uid(
     return replace(settings, member=replace(settings.member, cluster_uid=uid))
 
 
-def _retried(discover: Callable[[], str], subject: str, client: Client, stop: threading.Event) -> str:
+def _retried(discover: Callable[[], str], subject: str, stop: threading.Event) -> str:
     """Return what `discover` returns once the API server responds; "" after `stop`."""
     backoff, failures, logged = Backoff(first=0.5, most=10.0), 0, ""
     while not stop.is_set():
@@ -86,9 +84,6 @@ def _retried(discover: Callable[[], str], subject: str, client: Client, stop: th
             if str(err) != logged:
                 logged = str(err)
                 log.warning("%s is not known yet: %s", subject, err)
-            if isinstance(err, ApiRefusalError) and err.code == 401:
-                with suppress(SourceError):
-                    client.reload()
             failures += 1
             stop.wait(backoff.delay(failures, random.random()))  # noqa: S311 (spreads load)
     return ""

@@ -7,6 +7,7 @@ Everything raises `SourceError` in plain words (`mcagent.kube.errors`).
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 from collections.abc import Mapping
@@ -17,11 +18,22 @@ from urllib.parse import urlencode
 
 from mcagent.kube.addresses import ServerAddresses
 from mcagent.kube.credentials import Credentials
-from mcagent.kube.errors import ApiGarbageError, ApiRefusalError, ApiUnreachableError, failures, refusal, words_of
+from mcagent.kube.errors import (
+    ApiGarbageError,
+    ApiRefusalError,
+    ApiUnreachableError,
+    CredentialsError,
+    failures,
+    refusal,
+    words_of,
+)
 from mcagent.kube.source import RawObject
 from mcagent.kube.stream import Stream
+from mcagent.model.errors import SourceError
 from mcagent.model.net import Address
 from mcagent.model.parsing.document import decode
+
+log = logging.getLogger(__name__)
 
 MAX_ANSWER = 256 * 1024 * 1024  # bytes of one answer; more is no list but an accident
 _MAX_REFUSAL = 1024 * 1024  # bytes of an answer that is an error
@@ -32,6 +44,9 @@ _JSON = "application/json"
 
 class Client:
     """One API server. Safe to use from many threads.
+
+    Credentials that the server refuses, or that cannot be read, are read again for the next request: a certificate
+    may have been renewed, a kubeconfig replaced.
 
     `kubeconfig` is a path, or its content; "" means the Pod's service account (in-cluster). `context` "" means
     the current one. Raises SourceError when the credentials cannot be read.
@@ -56,8 +71,8 @@ class Client:
         """The addresses at which the API server is reached, as far as they are known."""
         return self._addresses.of(self.server)
 
-    def reload(self) -> None:
-        """Read the credentials again (a token expired, a certificate was renewed). Raises SourceError."""
+    def _reload(self) -> None:
+        """Read the credentials again. Raises SourceError."""
         fresh = Credentials(self._kubeconfig, self._context)
         with self._lock:
             old, self.credentials = self.credentials, fresh
@@ -68,7 +83,7 @@ class Client:
         """Use other credentials from the next request on; watches go on. Raises SourceError: nothing changes."""
         Credentials(kubeconfig, self._context)
         self._kubeconfig = kubeconfig
-        self.reload()
+        self._reload()
 
     def close(self) -> None:
         """Close idle connections."""
@@ -155,7 +170,11 @@ class Client:
 
         credentials = self.credentials
         where = f"{credentials.server}: {method} {path}"
-        named = {"User-Agent": self._user_agent, **headers, **credentials.header()}
+        try:
+            named = {"User-Agent": self._user_agent, **headers, **credentials.header()}
+        except CredentialsError:
+            self._renew(credentials)
+            raise
         try:
             response = credentials.pool.request(
                 method,
@@ -172,7 +191,15 @@ class Client:
         self._addresses.note(stream.socket)
         if response.status >= 300:
             if response.status == 401:
-                credentials.refused()
+                self._renew(credentials)
             with stream:
                 raise refusal(where, response, stream.read(_REFUSAL_TIME, _MAX_REFUSAL))
         return stream
+
+    def _renew(self, unusable: Credentials) -> None:
+        """Read the credentials again, unless another thread has."""
+        if self.credentials is unusable:
+            try:
+                self._reload()
+            except SourceError as err:
+                log.warning("%s", err)

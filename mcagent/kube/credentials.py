@@ -84,10 +84,6 @@ class Credentials:
         configuration = self._configuration or _configuration(*self._source)[0]
         return ws_client.WSClient(configuration, url, dict(self.header()), capture_all=False)
 
-    def refused(self) -> None:
-        """Take that the server did not accept the header: it is read anew for the next request."""
-        self._read_at = float("-inf")
-
 
 def token_kubeconfig(server: str, ca: bytes, token: str) -> RawObject:
     """Return the kubeconfig for a bearer token. `ca` is PEM; b"" trusts what the system trusts."""

@@ -15,7 +15,7 @@ from urllib3 import exceptions
 from websocket import WebSocketBadStatusException
 
 from mcagent.kube import stream as stream_module
-from mcagent.kube.bearer import bearer_access
+from mcagent.kube.bearer import BearerAccess, bearer_access
 from mcagent.kube.client import MAX_ANSWER, Client
 from mcagent.kube.credentials import token_kubeconfig
 from mcagent.kube.errors import (
@@ -65,6 +65,11 @@ class Pool:
     def __init__(self) -> None:
         self.answers: list[Response | Exception] = []
         self.requests: list[tuple[str, str, dict[str, Any]]] = []
+        self.cleared = 0
+
+    def clear(self) -> None:
+        """Count it."""
+        self.cleared += 1
 
     def request(self, method: str, url: str, **options: Any) -> Response:
         """Return the next answer."""
@@ -182,17 +187,74 @@ def test_a_refusal_is_an_error_with_the_words_of_the_server(client: Client, pool
         client.request("GET", "/a")
 
 
-def test_a_token_that_is_refused_is_read_again_for_the_next_request(
-    client: Client, pool: Pool, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def kubeconfig(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give the file of a kubeconfig; each client that reads it uses the connections."""
+    monkeypatch.setattr(BearerAccess, "pool", lambda _access, **_options: pool)
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(token_kubeconfig(SERVER, b"", "first")))
+    return path
+
+
+@pytest.mark.parametrize(
+    "answer", [Response(b"", status=403), Response(b"", status=500), ConnectionRefusedError()]
+)
+def test_other_failures_read_no_credentials(answer: Response | Exception, pool: Pool, kubeconfig: Path) -> None:
+    """They say nothing of who we are."""
+    client = Client(str(kubeconfig))
+    credentials = client.credentials
+    pool.answers = [answer]
+    with pytest.raises(SourceError):
+        client.request("GET", "/a")
+    assert (client.credentials is credentials, pool.cleared) == (True, 0)
+
+
+def test_credentials_that_are_refused_are_read_again(
+    pool: Pool, kubeconfig: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Other refusals read nothing."""
-    calls: list[int] = []
-    monkeypatch.setattr(client.credentials, "refused", lambda: calls.append(1))
-    for status, times in ((403, 0), (401, 1)):
-        pool.answers = [Response(b"", status=status)]
-        with pytest.raises(ApiRefusalError):
+    """The next request has those that the kubeconfig has by then, on another connection."""
+    client = Client(str(kubeconfig))
+    pool.answers = [Response(b"", status=401) for _ in range(3)]
+    replaced = json.dumps(token_kubeconfig(SERVER, b"", "second"))
+    for text, message in ((replaced, ""), ("{", f"kubeconfig {kubeconfig}: cannot be used"), (replaced, "")):
+        caplog.clear()
+        kubeconfig.write_text(text)
+        with pytest.raises(ApiRefusalError, match=r"the credentials were refused"):
             client.request("GET", "/a")
-        assert len(calls) == times
+        assert caplog.text.count("cannot be used") == bool(message)
+        assert message in caplog.text
+        assert client.credentials.token() == "second"
+    assert pool.cleared == 2
+
+
+def test_credentials_that_cannot_be_read_are_read_again(pool: Pool, kubeconfig: Path, tmp_path: Path) -> None:
+    """A kubeconfig may name another file for its token."""
+    document = token_kubeconfig(SERVER, b"", "")
+    document["users"][0]["user"] = {"tokenFile": str(tmp_path / "token")}
+    kubeconfig.write_text(json.dumps(document))
+    client = Client(str(kubeconfig))
+    kubeconfig.write_text(json.dumps(token_kubeconfig(SERVER, b"", "second")))
+    with pytest.raises(CredentialsError):
+        client.request("GET", "/a")
+    pool.answers = [Response(b"7")]
+    assert client.request("GET", "/a") == 7
+    assert pool.requests[0][2]["headers"]["authorization"] == "Bearer second"
+
+
+def test_two_threads_whose_credentials_are_refused_read_them_once(pool: Pool, kubeconfig: Path) -> None:
+    """The other one's have been replaced by then, and the connections of the new ones stay."""
+    client = Client(str(kubeconfig))
+    first, respond = client.credentials, pool.request
+
+    def late(*arguments: Any, **options: Any) -> Response:
+        client._renew(first)  # as the other thread does, whose request was refused before
+        return respond(*arguments, **options)
+
+    pool.request = late  # type: ignore[method-assign]
+    pool.answers = [Response(b"", status=401)]
+    with pytest.raises(ApiRefusalError):
+        client.request("GET", "/a")
+    assert (client.credentials is not first, pool.cleared) == (True, 1)
 
 
 def test_no_answer(client: Client, pool: Pool) -> None:
@@ -218,20 +280,13 @@ def test_the_clock_of_the_server(
     assert pool.requests[0][2]["timeout"].total == 2.0
 
 
-def test_a_client_that_reads_its_credentials_again_or_takes_others(client: Client, pool: Pool) -> None:
+def test_a_client_that_takes_other_credentials(client: Client, pool: Pool) -> None:
     """The next request has them; what cannot be used changes nothing."""
-    first = client.credentials
-    cleared: list[int] = []
-    pool.clear = lambda: cleared.append(1)  # type: ignore[attr-defined]
-    client.reload()
-    assert client.credentials is not first
-    assert (client.server, cleared) == (SERVER, [1])
     client.use(token_kubeconfig("http://192.0.2.9:1", b"", "other"))
     assert (client.server, client.credentials.token()) == ("http://192.0.2.9:1", "other")
     with pytest.raises(SourceError):
         client.use({"kind": "Config"})
-    client.reload()
-    assert client.server == "http://192.0.2.9:1"
+    assert (client.server, pool.cleared) == ("http://192.0.2.9:1", 1)
 
 
 def test_the_version_of_the_server(client: Client, pool: Pool) -> None:

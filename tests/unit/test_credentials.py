@@ -81,7 +81,7 @@ def test_a_bearer_token_needs_no_official_client(tmp_path: Path, monkeypatch: py
         assert credentials.token() == "t0ken"
         assert credentials.pool.connection_pool_kw["cert_reqs"] == "CERT_REQUIRED"
     (tmp_path / "token").write_text("renewed")
-    in_pod.refused()
+    monkeypatch.setattr("mcagent.kube.credentials._REREAD", 0.0)  # a second has passed
     assert in_pod.token() == "renewed"
 
 

@@ -18,7 +18,6 @@ from mcagent.kube.errors import (
     ApiGarbageError,
     ApiRefusalError,
     ApiUnreachableError,
-    CredentialsError,
     ExpiredError,
 )
 from mcagent.kube.source import WatchEvent, object_key
@@ -96,8 +95,6 @@ class Answers(Client):
         self.lists: list[Sequence[str] | SourceError] = []
         self.watches: list[Watch | SourceError] = []
         self.asked: list[tuple[str, str, dict[str, str], float]] = []
-        self.reloads = 0
-        self.reload_error: SourceError | None = None
 
     def get(
         self, path: str, query: Mapping[str, str], *, timeout: float, most: int = 0, accept: str = ""
@@ -118,12 +115,6 @@ class Answers(Client):
             raise answer
         answer.clock = self.passing
         return answer
-
-    def reload(self) -> None:
-        """Count it."""
-        self.reloads += 1
-        if self.reload_error is not None:
-            raise self.reload_error
 
     @property
     def verbs(self) -> list[str]:
@@ -325,30 +316,6 @@ def test_a_watch_that_is_silent_all_its_time_is_followed_by_a_list(
     for _ in range(4):
         informer._turn()
     assert answers.verbs == ["list", "watch", "watch", "watch", "list", "watch"]
-
-
-@pytest.mark.parametrize(
-    ("error", "reloads"),
-    [
-        (ApiRefusalError("unauthorized", code=401), 1),
-        (CredentialsError("no token"), 1),
-        (ApiRefusalError("forbidden", code=403), 0),
-        (ApiUnreachableError("away"), 0),
-    ],
-)
-def test_credentials_that_are_refused_are_read_again(
-    error: SourceError,
-    reloads: int,
-    answers: Answers,
-    make: Callable[..., Informer],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """A failure of it is logged, and the next request tries again."""
-    answers.lists = [error]
-    answers.reload_error = CredentialsError("no file")
-    assert make()._turn() == 1.0
-    assert answers.reloads == reloads
-    assert ("Gateway: no file" in caplog.messages) is bool(reloads)
 
 
 # --- what it delivers and says ----------------------------------------------------------------------------

@@ -140,11 +140,6 @@ class Answers(Client):
     def __init__(self, *answers: Any) -> None:
         self.requests: list[tuple[str, str, Any]] = []
         self._answers = list(answers)
-        self.reloads = 0
-
-    def reload(self) -> None:
-        """Count how often the credentials are read anew."""
-        self.reloads += 1
 
     def request(self, method: str, path: str, query: Any = None, **arguments: Any) -> Any:
         """Return or raise the next answer."""

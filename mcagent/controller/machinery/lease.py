@@ -217,8 +217,6 @@ class Elector(BackgroundLoop):
                 self._reread(timeout)
                 return
             self.error = str(err)
-            if err.code == 401:
-                self._reload()
             return
         except SourceError as err:
             self.error = str(err)
@@ -229,13 +227,6 @@ class Elector(BackgroundLoop):
             self._lease, self.error = written, ""
             self._election.observe(written, self._clock())
             self._election.took(began)
-
-    def _reload(self) -> None:
-        """Read the credentials anew, as informers do, whose clients are others."""
-        try:
-            self._client.reload()
-        except SourceError as err:
-            self.error = str(err)
 
     def _reread(self, timeout: float) -> None:
         """Read which replica was faster. A holder that another one overwrote is no holder any more."""

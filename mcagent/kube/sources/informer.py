@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from mcagent.kube.client import Client
-from mcagent.kube.errors import ApiGarbageError, ApiRefusalError, CredentialsError, ExpiredError, metric_word
+from mcagent.kube.errors import ApiGarbageError, ApiRefusalError, ExpiredError, metric_word
 from mcagent.kube.source import EventType, RawObject, Sink, WatchEvent
 from mcagent.kube.sources.lister import PAGE, PAGE_BYTES, TOO_DEEP, Lister, display_name
 from mcagent.kube.sources.watch import BadLineError, read_line
@@ -195,21 +195,11 @@ class Informer:
                 self._version = ""
                 if self._failures == 1:
                     wait = random.uniform(0.0, min(wait, _EXPIRED_WAIT))  # noqa: S311 (spreads load)
-            case ApiRefusalError(code=code, retry_after=retry_after):
+            case ApiRefusalError(retry_after=retry_after):
                 wait = max(wait, min(retry_after, self._timing.backoff.most))
-                if code == 401:
-                    self._reload()
-            case CredentialsError():
-                self._reload()
         if self._failures > _HOPELESS:
             self._version = ""  # whatever is wrong with this version: begin anew
         return wait
-
-    def _reload(self) -> None:
-        try:
-            self._client.reload()
-        except SourceError as err:
-            log.warning("%s: %s", self.kind, err)
 
     def _connected(self, stream: Stream | None, error: str = "") -> None:
         with self._lock:
