@@ -16,8 +16,9 @@ from mcagent.model.dataplane.backend import Backend
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import Desired, Step
 
-# Routes are removed first, so that no packet is sent to the bridge; the bridge is removed when nothing uses it.
-ORDER = (Backend.NETLINK, Backend.NFT, Backend.OPENFLOW, Backend.OVSDB, Backend.WIREGUARD)
+# Routes are removed first, so that no packet is sent to the bridge. Other Nodes may still use its tunnels, so the
+# rules of nft, which drop unencrypted packets of tunnels, are removed after the bridge.
+ORDER = (Backend.NETLINK, Backend.OPENFLOW, Backend.OVSDB, Backend.NFT, Backend.WIREGUARD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

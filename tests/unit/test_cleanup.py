@@ -39,8 +39,8 @@ def test_a_dry_run_removes_nothing() -> None:
     assert {name: facility.world for name, facility in facilities.items()} == before
 
 
-def test_routes_go_first_and_the_bridge_last() -> None:
-    """No packet is sent into a bridge that is being taken down."""
+def order_of_removal() -> list[Backend]:
+    """Clean up, and return the facilities in the order in which they were changed."""
     order: list[Backend] = []
 
     class Recorder(Facility):
@@ -52,7 +52,19 @@ def test_routes_go_first_and_the_bridge_last() -> None:
     for name, facility in used().items():
         facilities[name].world = facility.world
     remove_all(facilities, dry_run=False)
-    assert order == [name for name in ORDER if name is not Backend.WIREGUARD]  # encryption was off
+    return order
+
+
+def test_routes_go_first_and_the_bridge_last() -> None:
+    """No packet is sent into a bridge that is being taken down."""
+    # encryption was off
+    assert order_of_removal() == [name for name in ORDER if name is not Backend.WIREGUARD]
+
+
+def test_packet_rules_go_after_the_bridge() -> None:
+    """While tunnels forward for other Nodes, rules drop unencrypted packets and those to this Node."""
+    order = order_of_removal()
+    assert order.index(Backend.NFT) > max(order.index(Backend.OPENFLOW), order.index(Backend.OVSDB))
 
 
 def test_a_facility_that_fails_does_not_stop_the_others() -> None:
