@@ -140,20 +140,15 @@ class Agent:
         sources = self._sources()
         self._policy_log = PolicyLog(self._policy_rules, sources.rules)
         metrics.watch(sources)
-        identity = Identity(
-            node=settings.core.node_name,
-            cluster_id=settings.core.cluster_id,
-            source=settings.source,
-            started_at=time.time(),
-        )
+        self._started_at = time.time()
         pages = make_pages(
-            identity=identity,
+            identity=self._identity,
             metrics=metrics,
             sources=sources,
             alive=lambda: self.loop.alive,
             pending=lambda: self.loop.pending,
         )
-        browser = browser_pages(lambda: _topology(identity, sources))
+        browser = browser_pages(lambda: _topology(self._identity(), sources))
         doctor = DoctorPage(diagnose, lambda: self.settings, pages["/status"], lambda: self.loop.report.desired)
         self._http = AgentServers(
             settings, {**pages, **browser, "/doctor": Action(lambda _query: doctor()), **self._switch_pages()}
@@ -176,6 +171,16 @@ class Agent:
             probes=self._probes.report,
             wireguard=lambda: wireguard_report(backends.wireguard),
             conntrack=lambda: conntrack_use(self._switch.call, self.loop.report),
+        )
+
+    def _identity(self) -> Identity:
+        """Return the identity by the present settings; from any thread."""
+        settings = self.settings
+        return Identity(
+            node=settings.core.node_name,
+            cluster_id=settings.core.cluster_id,
+            source=settings.source,
+            started_at=self._started_at,
         )
 
     def _switch_pages(self) -> Pages:

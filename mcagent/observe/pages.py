@@ -46,7 +46,7 @@ SHOWN_PROBLEMS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Values that do not change while the agent runs."""
+    """Values that describe an agent: `cluster_id` changes with its configuration, the others do not."""
 
     node: str
     cluster_id: str
@@ -88,7 +88,7 @@ def checks(report: Report, informers: Iterable[InformerState], *, pending: bool)
 
 def make_pages(
     *,
-    identity: Identity,
+    identity: Callable[[], Identity],
     metrics: Metrics,
     sources: Sources,
     alive: Callable[[], bool],
@@ -106,7 +106,7 @@ def make_pages(
     return standard_pages(
         checks=current_checks,
         failures=failures,
-        status=lambda: to_json(status_of(identity, sources, current_checks(), alive=not failures())),
+        status=lambda: to_json(status_of(identity(), sources, current_checks(), alive=not failures())),
         registry=metrics.registry,
     )
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -26,27 +30,48 @@ def pages_port(tmp_path: Path) -> Iterator[int]:
         yield servers.port
 
 
-def test_every_page_of_an_agent_that_sends_packets_is_an_action(tmp_path: Path) -> None:
-    """GET does nothing at the pages that the commands POST to; all others are read with GET."""
-    core = Config(node_name="n1")
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Agent]:
+    """Give an agent of cluster west that serves its pages, and is not started."""
     settings = Settings(
-        core=core, source=f"dir:{tmp_path}", run_dir=str(tmp_path), listen="127.0.0.1:0", health_listen="0"
+        core=Config(node_name="n1", cluster_id="west"),
+        source=f"dir:{tmp_path}",
+        run_dir=str(tmp_path),
+        listen="127.0.0.1:0",
+        health_listen="0",
     )
-    running = Agent(settings, diagnose)
-    try:
-        port = running._http.port
-        assert {page: status_of(port, f"GET {page}", Host="localhost") for page in ACTIONS} == dict.fromkeys(
-            ACTIONS, 405
-        )
-        assert {page: status_of(port, f"POST {page}", Host="localhost") for page in ACTIONS} == dict.fromkeys(
-            ACTIONS, 403
-        )
-        reads = ("/status", "/metrics", "/topology", "/ui", "/trace", "/trace/seen")
-        assert {status_of(port, f"POST {page}", Host="localhost") for page in reads} == {405}
-    finally:
-        running._http.close()
-        running._monitor.stop()
-        running._backends.close()
+    agent = Agent(settings, diagnose)
+    yield agent
+    agent._http.close()
+    agent._monitor.stop()
+    agent._backends.close()
+
+
+def test_every_page_of_an_agent_that_sends_packets_is_an_action(agent: Agent) -> None:
+    """GET does nothing at the pages that the commands POST to; all others are read with GET."""
+    port = agent._http.port
+    assert {page: status_of(port, f"GET {page}", Host="localhost") for page in ACTIONS} == dict.fromkeys(
+        ACTIONS, 405
+    )
+    assert {page: status_of(port, f"POST {page}", Host="localhost") for page in ACTIONS} == dict.fromkeys(
+        ACTIONS, 403
+    )
+    reads = ("/status", "/metrics", "/topology", "/ui", "/trace", "/trace/seen")
+    assert {status_of(port, f"POST {page}", Host="localhost") for page in reads} == {405}
+
+
+def test_pages_name_the_cluster_of_a_reloaded_configuration(agent: Agent) -> None:
+    """After SIGHUP with another `clusterID`, /status and /topology have that one."""
+
+    def read(path: str) -> Any:
+        with urlopen(f"http://127.0.0.1:{agent._http.port}{path}") as answer:
+            return json.load(answer)
+
+    assert read("/status")["clusterID"] == "west"
+    agent.reconfigure(replace(agent.settings, core=replace(agent.settings.core, cluster_id="east")))
+    assert read("/status")["clusterID"] == "east"
+    (topology,) = read("/topology")["sets"]
+    assert [cluster["id"] for cluster in topology["clusters"] if cluster["own"]] == ["east"]
 
 
 @pytest.mark.parametrize(

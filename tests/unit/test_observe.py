@@ -97,7 +97,7 @@ class Agent:
         self.metrics.watch(sources)
         identity = Identity(node="n1", cluster_id="west", source="kube", started_at=0.0)
         pages = make_pages(
-            identity=identity,
+            identity=lambda: identity,
             metrics=self.metrics,
             sources=sources,
             alive=lambda: self.alive,

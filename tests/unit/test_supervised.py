@@ -146,7 +146,11 @@ def test_health_fails_for_a_dead_thread() -> None:
     metrics.watch(sources)
     identity = Identity(node="n", cluster_id="c", source="s", started_at=0.0)
     pages = make_pages(
-        identity=identity, metrics=metrics, sources=sources, alive=lambda: True, pending=lambda: False
+        identity=lambda: identity,
+        metrics=metrics,
+        sources=sources,
+        alive=lambda: True,
+        pending=lambda: False,
     )
     assert pages["/healthz"]().status == 200
     thread = Supervised(boom, name="watcher")
