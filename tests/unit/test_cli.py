@@ -36,6 +36,20 @@ def help_of(*names: str) -> list[tuple[int, set[str], str]]:
     return [(code, set(heavy), text) for code, heavy, text in json.loads(done.stdout)]
 
 
+def test_help_of_uninstall_has_the_order_of_its_steps() -> None:
+    """As `removal.uninstall` does them: the ClusterSet is left first, and names go after their Services."""
+    ((_, _, text),) = help_of("uninstall")
+    steps = (
+        "the ClusterSet is left",
+        "cleanup there",
+        "then webhooks",
+        "names under clusterset.local",
+        "CRDs last",
+    )
+    places = [text.index(step) for step in steps]
+    assert places == sorted(places)
+
+
 def test_help_imports_nothing_heavy() -> None:
     """`mcagent --help` lists the commands without loading a client library."""
     ((code, heavy, text),) = help_of("")

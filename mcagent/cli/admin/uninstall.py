@@ -18,12 +18,12 @@ examples:
   mcagent uninstall --role leader             a cluster that leads no member any more
   mcagent uninstall --role all --crds         everything, also the CRDs and what is stored under them
 
-In this order: names under clusterset.local are taken out of CoreDNS, as `mcagent dns remove` does (run that
-yourself before where the ConfigMap is not kube-system/coredns); the ClusterSet is left or destroyed while its
-controllers run, so that no finalizer stays; a Pod on each Node waits for the agent to end and runs mcagent
-cleanup there; then webhooks, controllers, Open vSwitch, rights; the CRDs last. It refuses while other clusters are
-members of the leader that is to go, keeps what the other role of this cluster needs, and can be repeated. Where
-agents run, Services are shared, or with --crds, it says what is lost, and asks; without a terminal it needs --yes.
+In this order: the ClusterSet is left or destroyed while its controllers run, so that no finalizer stays; a Pod on
+each Node waits for the agent to end and runs mcagent cleanup there; then webhooks, controllers, Open vSwitch,
+rights; names under clusterset.local are taken out of CoreDNS, as `mcagent dns remove` does (run that yourself
+where the ConfigMap is not kube-system/coredns); the CRDs last. It refuses while other clusters are members of the
+leader that is to go, keeps what the other role of this cluster needs, and can be repeated. Where agents run,
+Services are shared, or with --crds, it says what is lost, and asks; without a terminal it needs --yes.
 After `helm install` it does what Helm does not: run `helm uninstall` then.
 """
 
