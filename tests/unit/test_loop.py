@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,12 +13,13 @@ import pytest
 from mcagent.agent.control_loop.schedule import LoopTiming
 from mcagent.core.addresses.underlay import MAPPED
 from mcagent.core.plan.contention import AT_ONCE
+from mcagent.model.config import Config
 from mcagent.model.dataplane.backend import Backend
-from mcagent.model.dataplane.facts import DatapathType
+from mcagent.model.dataplane.facts import DatapathType, Facts
 from mcagent.model.dataplane.resources import Bridge, FlowEntry, HostPort, Route, TunnelPort
 from mcagent.model.errors import BackendError, InputError
-from mcagent.model.objects import Kind
-from mcagent.model.plan import Op
+from mcagent.model.objects import Kind, Snapshot
+from mcagent.model.plan import Desired, Op
 from tests.worlds.agentworld import Facility, World, cluster, gateway, listed, node
 
 
@@ -379,6 +381,32 @@ def test_a_new_configuration_is_taken_in_whole(world: World) -> None:
     world.loop.reconfigure(replace(world.loop._reconciler.config, protected_cidrs=protected))
     world.wait(lambda: world.settled() and world.loop.report.passes > passes)
     assert len(world.applied) == count
+
+
+def test_failover_goes_on_from_the_last_desired_state_after_a_new_configuration(world: World) -> None:
+    """Without it, for a pass, clusters of Antrea would count as silent, and tunnels would have no MTU."""
+    before: list[Desired | None] = []
+
+    class Recorder:
+        wake = math.inf
+
+        def linger(self, snapshot: Snapshot, config: Config) -> Snapshot:
+            assert config
+            return snapshot
+
+        def facts(self, facts: Facts, snapshot: Snapshot, config: Config, desired: Desired | None) -> Facts:
+            assert snapshot is not None
+            assert config
+            before.append(desired)
+            return facts
+
+    reconciler = world.loop._reconciler
+    reconciler._failover = Recorder()  # type: ignore[assignment]
+    start_settled(world)
+    passes = len(before)
+    world.loop.reconfigure(replace(reconciler.config, mtu=1300))
+    world.wait(lambda: world.settled() and len(before) > passes)
+    assert None not in before[passes:]
 
 
 def test_bad_objects_cost_only_themselves(world: World) -> None:

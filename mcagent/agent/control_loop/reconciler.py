@@ -82,9 +82,9 @@ class NodeReconciler:
         return min(self._contention.wake, self._failover.wake if self._failover is not None else math.inf)
 
     def forget(self) -> None:
-        """Discard facts and verified states: the next pass reads everything."""
+        """Discard facts and verified states: the next pass reads everything. Failover keeps the desired state."""
         self._state = replace(self._state, verified=frozenset())
-        self._facts = self._desired = None
+        self._facts = None
 
     def reconcile(
         self,
