@@ -38,6 +38,7 @@ class Daemons:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._began: dict[str, float] = {}
         self._short: dict[str, int] = {}
+        self._held = False  # the datapath has flows, and vswitchd has none of its bridges' flows yet
 
     def start(self) -> None:
         """Start both. Raises SwitchError."""
@@ -68,7 +69,8 @@ class Daemons:
         """End both daemons; the kernel's datapath keeps forwarding by its present flows."""
         if self._is_up(_SWITCH):
             try:
-                self._saved_flows.save()
+                if not self._held:  # else those of the vswitchd before are still there, or agents add them
+                    self._saved_flows.save()
             except (SwitchError, OSError) as error:
                 log.warning("cannot save flows, which agents add again after the start: %s", error)
             with contextlib.suppress(SwitchError):
@@ -82,22 +84,26 @@ class Daemons:
 
     def _start_switch(self) -> None:
         bridges = self._tools.bridges()
+        self._held = bool(bridges)
         if bridges:
             self._tools.hold()
         else:
             self._tools.release()
-        began = time.monotonic()
+        began, have_flows = time.monotonic(), False
         self._spawn(_SWITCH, f"unix:{self._tools.socket}")
         try:
             self._wait(_SWITCH, lambda: self._has(bridges))
-            have_flows = self._saved_flows.restore() or self._wait_filled(bridges)
+            if not self._stopped():
+                have_flows = self._saved_flows.restore() or self._wait_filled(bridges)
         finally:
-            if bridges:
+            # If this ends before, the datapath keeps its flows, and the next vswitchd is held, too.
+            if bridges and (have_flows or not self._stopped()):
                 self._tools.release()
+        self._held = bool(bridges) and not have_flows and self._stopped()
         took = time.monotonic() - began
         if bridges and have_flows:
             log.info("ovs-vswitchd forwards again: %s, after %.2f s", ", ".join(bridges), took)
-        elif bridges:
+        elif bridges and not self._held:
             log.warning(
                 "ovs-vswitchd forwards after %.1f s, and bridges have no flows: no agent filled them", took
             )

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from mcagent.vswitch.daemons import Daemons
 from mcagent.vswitch.saved_flows import meter_lines
+from mcagent.vswitch.tools import Tools
 
 DUMPED = """\
 OFPST_METER_CONFIG reply (OF1.5) (xid=0x2):
@@ -22,3 +30,82 @@ def test_meters_are_one_line_each() -> None:
         "meter=5 kbps bands=type=drop rate=8000 type=dscp_remark rate=1000 prec_level=1",
     ]
     assert [*meter_lines("OFPST_METER_CONFIG reply (OF1.5) (xid=0x2):\n")] == []
+
+
+class Running:
+    """A daemon that has not ended."""
+
+    def poll(self) -> None:
+        """Return no exit code."""
+
+    def wait(self, _timeout: float = 0.0) -> int:
+        """Return the exit code at once."""
+        return 0
+
+    def terminate(self) -> None:
+        """End."""
+
+
+class OneBridge(Tools):
+    """The tools of an Open vSwitch with the bridge of an agent, without flows; `calls` has those that write."""
+
+    calls: ClassVar[list[str]]
+
+    def answers(self) -> bool:
+        """Return that ovsdb-server listens."""
+        return True
+
+    def make_database(self) -> None:
+        """Do nothing: there is one."""
+
+    def bridges(self) -> list[str]:
+        """Return the bridge."""
+        return ["br-mc"]
+
+    def owned_by_agents(self) -> set[str]:
+        """Return the bridge."""
+        return {"br-mc"}
+
+    def vsctl(self, *arguments: str) -> str:
+        """Record a call."""
+        self.calls.append(" ".join(arguments))
+        return ""
+
+    def appctl(self, *arguments: str) -> str:
+        """Answer for a vswitchd that has created the bridge."""
+        self.calls.append(" ".join(arguments))
+        return "br-mc"
+
+    def ofctl(self, command: str, _bridge: str, *_arguments: str) -> str:
+        """Answer for a bridge without flows."""
+        self.calls.append(command)
+        return "flow_count=0" if command == "dump-aggregate" else ""
+
+
+@pytest.mark.parametrize("looks", [0, 1], ids=["before it answers", "before an agent has filled the bridge"])
+def test_an_end_during_the_start_leaves_datapath_and_saved_flows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks: int
+) -> None:
+    """Else vswitchd would delete the datapath's flows, and the next one would restore an empty bridge."""
+    tools = OneBridge(run=tmp_path, data=tmp_path)
+    calls: list[str] = []
+    monkeypatch.setattr(OneBridge, "calls", calls, raising=False)
+    saved = tmp_path / "mcagent-saved" / "br-mc.flows"
+    if not looks:
+        saved.parent.mkdir()
+        saved.write_text("table=0,actions=drop\n")
+    checks = iter([*[False] * looks, *[True] * 100])
+    daemons = Daemons(tools, lambda: next(checks))
+
+    def spawn(name: str, *_arguments: str) -> None:
+        daemons._running[name] = Running()  # type: ignore[assignment]
+        daemons._began[name] = time.monotonic()
+
+    monkeypatch.setattr(daemons, "_spawn", spawn)
+    daemons.start()
+    daemons.stop()
+    assert any("flow-restore-wait=true" in call for call in calls)
+    assert not any(call.startswith("remove ") for call in calls)
+    assert "exit" in calls
+    assert "dump-flows" not in calls
+    assert saved.exists() is not bool(looks)
