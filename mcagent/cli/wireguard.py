@@ -16,6 +16,7 @@ from mcagent.cli.common.asking import ask_agent
 from mcagent.cli.common.place import PLACE, add_place_flags, require_node, show_statuses
 from mcagent.cli.common.setting_flags import load_settings
 from mcagent.cli.common.shared_flags import add_output_flag, add_seconds_flag
+from mcagent.cli.common.signals import terminable
 from mcagent.cli.common.tables import size, table
 from mcagent.cli.drain import RefusedError, add_grace, local_target, wait_drained, wait_translated
 from mcagent.core.failover.draining import Phase
@@ -155,7 +156,7 @@ def _rotate(settings: Settings, args: argparse.Namespace) -> int:
     print(f"announced: {new_key}; {args.settle:g} s for other clusters to learn it", flush=True)
     time.sleep(args.settle)
     _wait(settings, our_turn, "the gateways that change their keys first", args.timeout)
-    with _drained(settings, args.timeout, args.grace):
+    with terminable(), _drained(settings, args.timeout, args.grace):
         store.promote_next()
         began = time.monotonic()
         _wait(
@@ -198,6 +199,8 @@ def _drained(settings: Settings, timeout: float, grace: float) -> Iterator[None]
     if serving:
         wait_translated(target, grace, _say)
         target.set(True)
+    else:
+        _say(f"{target.name} drains already, and stays so (if by a killed rotation: mcagent undrain --local)")
     try:
         try:
             wait_drained(target.progress(datetime.now(UTC)), target.name, timeout, _say)

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import argparse
 import errno
 import math
 import os
+import signal
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from devtools.traffic.exchange import carried
 from devtools.waiting import wait_until
 from mcagent.agent.backends import WireGuardFacts
-from mcagent.api.codec import from_json
-from mcagent.api.status import EncryptionStatus
+from mcagent.agent.config import Settings
+from mcagent.api.codec import from_json, to_json
+from mcagent.api.status import DrainStatus, EncryptionStatus, Status
+from mcagent.cli import wireguard
+from mcagent.cli.drain import Target
 from mcagent.cli.wireguard import our_turn, text
 from mcagent.core.compile import compile_desired
 from mcagent.dataplane.wireguard.keys import KeyPair, Keys, KeyStore
 from mcagent.kube import publish
 from mcagent.kube.publish import Publisher
+from mcagent.model.config import Config
 from mcagent.model.dataplane.facts import Facts
 from mcagent.model.dataplane.wireguard import WireGuardImplementation, WireGuardPeerStatus
 from mcagent.model.errors import BackendError, SourceError
@@ -413,3 +420,29 @@ def test_the_key_of_a_node_is_written_into_its_annotation_and_taken_away() -> No
         ("PATCH", path, {"metadata": {"annotations": written}}),
         ("PATCH", path, {"metadata": {"annotations": {NODE_KEY_ANNOTATION: None}}}),
     ]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_rotation_that_is_ended_takes_its_drain_back(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """By SIGTERM, or with its session; another run would take what it left for the drain of a user."""
+    drains: list[bool] = []
+    target = Target(name="this Node", node="n1", set=drains.append, progress=lambda _: iter(()), translated=int)
+    encryption = EncryptionStatus(mode="wireGuard")
+    serving = to_json(Status(drain=DrainStatus(phase="serving"), encryption=encryption))
+    store = Mock()
+    store.prepare_next.return_value.next.public = ""
+    store.promote_next.side_effect = lambda: os.kill(os.getpid(), number)
+    monkeypatch.setattr("mcagent.agent.backends.key_store", lambda _: store)
+    monkeypatch.setattr(wireguard, "local_target", lambda _: target)
+    monkeypatch.setattr(wireguard, "ask_agent", lambda _: serving)
+    monkeypatch.setattr(wireguard, "wait_drained", lambda *_: None)
+    before = signal.signal(number, lambda *_: None)
+    try:
+        arguments = argparse.Namespace(cancel=False, settle=0.0, timeout=0.0, grace=0.0)
+        with pytest.raises(KeyboardInterrupt):
+            wireguard._rotate(Settings(core=Config(node_name="n1")), arguments)
+    finally:
+        signal.signal(number, before)
+    assert drains == [True, False]

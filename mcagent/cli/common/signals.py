@@ -1,4 +1,4 @@
-"""SIGTERM in commands that leave something to be removed. Knows nothing of what that is."""
+"""SIGTERM and SIGHUP in commands that leave something to be removed. Knows nothing of what that is."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from contextlib import contextmanager
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Have SIGTERM end the block as Ctrl-C does, by KeyboardInterrupt: what it made is removed."""
+    """Have SIGTERM, and the end of the terminal, end the block as Ctrl-C does: what it made is removed."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
