@@ -354,6 +354,32 @@ def test_a_node_that_cannot_be_cleaned_stops_it_and_is_tried_again(site: Site) -
     assert site.names(DAEMONS) == site.names(PODS) == []
 
 
+def test_a_node_whose_agent_starts_after_its_clean_up_is_cleaned_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The container of an agent that had ended is started again before the DaemonSet is deleted."""
+    site.run(*AGENTS, "--apply", "--no-wait")
+    for name in ("east-1", "east-2"):
+        site.node(name)
+    log: list[str] = []
+    remove = Cluster.remove
+
+    def remove_late(cluster: Cluster, obj: RawObject) -> bool:
+        is_agents = (obj["kind"], obj["metadata"]["name"]) == ("DaemonSet", "mcagent-agent")
+        if is_agents and "mcagent-agent" in site.names(DAEMONS):
+            site.status(f"{PODS}/mcagent-cleanup-east-1", **cleaned("east-1"))
+        return remove(cluster, obj)
+
+    monkeypatch.setattr(Cluster, "remove", remove_late)
+    with meanwhile(kubelets(site, cleaned, log)):
+        code, output = site.run("uninstall", "--yes", "--timeout", "20")
+    assert code == 0, output
+    for name in ("east-1", "east-2"):
+        own = [line for line in log if line.startswith(name)]
+        assert own == [f"{name}: agent ends", f"{name}: cleanup --config /etc/mcagent/agent.yaml"]
+    assert site.names(PODS) == []
+
+
 def test_uninstall_asks_where_agents_run(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """It counts the Nodes; without consent nothing is removed. A terminal that says yes is consent."""
     site.run(*AGENTS, "--apply", "--no-wait")

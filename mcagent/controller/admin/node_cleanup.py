@@ -2,16 +2,16 @@
 
 So it has the agent's image, configuration, mounts and rights, with any source of Open vSwitch. Each Pod waits
 for the end of its Node's agent; the DaemonSet is deleted after all Pods are created, so an interrupted run can
-be repeated.
+be repeated. A Node whose agent did not run then is cleaned again after the end of its Pod.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from mcagent.controller.admin.cluster import AdminError, Cluster, Progress, shown
-from mcagent.controller.admin.fields import items_at, text_at
+from mcagent.controller.admin.fields import items_at, namespace_of, text_at
 from mcagent.controller.admin.manifests import OURS
 from mcagent.kube.source import RawObject
 from mcagent.model.api.base import condition_of
@@ -39,15 +39,45 @@ def clean_nodes(cluster: Cluster, namespace: str, *, timeout: float) -> None:
         nodes = [node for node in agent_nodes(cluster, namespace) if _is_ready(cluster, node)]
         new_pods = {node: cleaning_pod(daemons, node, timeout) for node in nodes}
     replaced = [pod for pod in earlier if daemons is not None or _node(pod) in new_pods]
-    for pod in replaced:
+    _replace(cluster, namespace, replaced, new_pods, timeout)
+    if daemons is not None:
+        early = _end_agents(cluster, daemons, new_pods.keys(), timeout)
+        _replace(cluster, namespace, early, {_node(pod): _again(pod) for pod in early}, timeout)
+    _wait(cluster, namespace, timeout)
+
+
+def _replace(
+    cluster: Cluster, namespace: str, pods: Sequence[RawObject], new_pods: Mapping[str, RawObject], timeout: float
+) -> None:
+    """Delete cleaning Pods, and create others when they are gone, by Node. Raises McagentError."""
+    for pod in pods:
         cluster.remove(pod)
-    if not cluster.wait(lambda: not any(map(cluster.present, replaced)), timeout):
-        raise AdminError(f"after {timeout:g} s {shown(replaced[0])} is still there")
+    if not cluster.wait(lambda: not any(map(cluster.present, pods)), timeout):
+        raise AdminError(f"after {timeout:g} s {shown(pods[0])} is still there")
     for node, pod in new_pods.items():
         cluster.create(Kind.POD, namespace, f"mcagent-cleanup-{node}", pod)
-    if daemons is not None:
-        cluster.remove(daemons)
-    _wait(cluster, namespace, timeout)
+
+
+def _end_agents(cluster: Cluster, daemons: RawObject, nodes: Collection[str], timeout: float) -> list[RawObject]:
+    """Delete the DaemonSet, and wait for the end of its Pods; return the cleaning Pods that had succeeded before.
+
+    Such an agent did not run when its Node was cleaned. It may have started since, and set up everything again.
+    """
+    namespace = namespace_of(daemons)
+
+    def succeeded() -> set[str]:
+        return {_node(pod) for pod in _pods(cluster, namespace) if _phase(pod) == "Succeeded"}
+
+    early = succeeded()
+    cluster.remove(daemons)
+
+    def ended() -> bool:
+        present = set(agent_nodes(cluster, namespace)).intersection(nodes)
+        early.update(present & succeeded())
+        return not present
+
+    cluster.wait(ended, timeout)
+    return [pod for pod in _pods(cluster, namespace) if _node(pod) in early]
 
 
 def _is_ready(cluster: Cluster, node: str) -> bool:
