@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.dataplane.netlink import connection
+from mcagent.dataplane.netlink.backend import NetlinkBackend
 from mcagent.dataplane.netlink.routes import (
     LAST_METRIC,
     RTN_THROW,
@@ -26,7 +27,9 @@ from mcagent.dataplane.netlink.routes import (
     put_route,
 )
 from mcagent.model.dataplane.resources import Route, RouteType, Rule
+from mcagent.model.errors import BackendError
 from mcagent.model.net import Address, Network
+from mcagent.model.plan import Step
 
 NUMBERS = st.integers(1, 2**32 - 1)
 DESTINATIONS = st.builds(
@@ -118,3 +121,12 @@ def test_no_message_ends_in_a_loop_or_an_error(data: bytes) -> None:
     """A cut or senseless length ends the reading."""
     for _, _, _, payload in connection.messages(data):
         connection.attributes(payload)
+
+
+def test_a_rule_of_the_agents_protocol_is_removed_from_any_table() -> None:
+    """As one to an earlier `routeTable`; a new rule is only for a table of the present configuration."""
+    backend = NetlinkBackend(route_tables=(28003,), route_protocol=111, devices=())
+    former = Rule(priority=300, table=28010)
+    assert backend._requests(Step(old=former), {}) == [delete_rule(former, 111)]
+    with pytest.raises(BackendError, match="table 28010 is not ours"):
+        backend._requests(Step(new=former), {})

@@ -1,7 +1,7 @@
 """The netlink backend: the agent's device with addresses and neighbours, routes and policy rules.
 
-Owns the devices that it is given by name, and routes and rules of the agent's protocol number in its tables; other
-resources are never changed.
+Owns the devices that it is given by name, routes of the agent's protocol number in its tables, and all rules of
+this number; other resources are never changed.
 """
 
 from __future__ import annotations
@@ -153,6 +153,8 @@ class NetlinkBackend:
         match step.resource:
             case Link(name=device) | LinkAddress(device=device) | Neighbour(device=device):
                 return "" if device in self._devices else f"{device} is not our device"
+            case Rule() if step.new is None:
+                return ""  # `observe` knows it by its protocol, also one to a table of another configuration
             case Route(table=table) | Rule(table=table):
                 return "" if table in self._tables else f"table {table} is not ours"
             case other:
