@@ -62,7 +62,7 @@ def test_routes_go_first_and_the_bridge_last() -> None:
 
 
 def test_packet_rules_go_after_the_bridge() -> None:
-    """While tunnels forward for other Nodes, rules drop unencrypted packets and those to this Node."""
+    """While tunnels forward for other Nodes, and routes to WireGuard are gone, rules drop what is unencrypted."""
     order = order_of_removal()
     assert order.index(Backend.NFT) > max(order.index(Backend.OPENFLOW), order.index(Backend.OVSDB))
 
