@@ -301,6 +301,7 @@ def _state(
 ) -> NodeState:
     local = forwards.local
     gateway = local.role is NodeRole.GATEWAY
+    own_gateway = wireguard.own_gateway(snapshot.gateways, config)
     paths = (*forwards.paths_to_nodes.values(), *forwards.paths_to_clusters.values())
     return NodeState(
         role=local.role,
@@ -308,6 +309,7 @@ def _state(
         all_pods=gateway and (Kind.POD in local.needs or forwards.exports_need_pods),
         all_services=all_services,
         gateways=local.gateways,
+        unserved_gateway=own_gateway.meta if own_gateway is not None and not gateway else None,
         tunnels=sum(map(len, paths)),
         clusters=forwards.clusters,
         cluster_ids=forwards.cluster_ids,

@@ -57,11 +57,16 @@ def why_not(facts: Facts) -> str:
     return "" if facts.wireguard_public_key else "this Node has no WireGuard key: the log says why"
 
 
-def publication(gateways: Mapping[str, Gateway], facts: Facts, config: Config) -> Publication | None:
-    """Return the key that this Node is to publish as a gateway; None without a Gateway object of this Node."""
+def own_gateway(gateways: Mapping[str, Gateway], config: Config) -> Gateway | None:
+    """Return the Gateway object of this Node, the oldest one; None if there is none."""
     candidates = (gateway for gateway in gateways.values() if config.namespace in ("", gateway.meta.namespace))
     own_gateways = (gateway for gateway in candidates if gateway.meta.name == config.node_name)
-    gateway = min(own_gateways, key=lambda gateway: seniority(gateway.meta), default=None)
+    return min(own_gateways, key=lambda gateway: seniority(gateway.meta), default=None)
+
+
+def publication(gateways: Mapping[str, Gateway], facts: Facts, config: Config) -> Publication | None:
+    """Return the key that this Node is to publish as a gateway; None without a Gateway object of this Node."""
+    gateway = own_gateway(gateways, config)
     if gateway is None:
         return None
     desired = own_keys(facts, config, device_count(facts, config)) if config.encrypts else None

@@ -30,6 +30,7 @@ SOON = 1.0  # seconds from a change to its write: what follows at once goes with
 TRAFFIC = 30.0  # seconds between two reads of traffic
 
 Look = Callable[[], Sequence[ClusterLink]]
+_Target = tuple[Meta, Look, GatewayReport | None]
 
 
 class LinkPublisher(BackgroundLoop):
@@ -39,16 +40,17 @@ class LinkPublisher(BackgroundLoop):
         super().__init__(self._publish, name="link-publisher", delay=SOON, patience=1.0)
         self._client, self._traffic = client, traffic
         self._lock = threading.Lock()
-        self._target: tuple[Meta, Look, GatewayReport] | None = None
+        self._target: _Target | None = None
         self._basis: object = None  # of the last call of `want`
         self._dropped_until = -math.inf  # by the API server; monotonic
         self._changed: Mapping[str, object] = {}  # fields of the last write that it stored otherwise
         self._failures = 0
 
-    def want(self, meta: Meta | None, look: Look, basis: object, report: GatewayReport = NO_REPORT) -> None:
+    def want(self, meta: Meta | None, look: Look, basis: object, report: GatewayReport | None = NO_REPORT) -> None:
         """Set the Gateway to write (None: none), the source of its links, and the report. Returns at once.
 
         The thread calls `look` if `basis` is another object than before, after `wake`, and from time to time.
+        Without a report only links and unreachable gateways are written: none.
         """
         target = (meta, look, report) if meta is not None else None
         with self._lock:
@@ -56,8 +58,7 @@ class LinkPublisher(BackgroundLoop):
             if basis is self._basis and _identity(before) == _identity(target):
                 return
             self._basis = basis
-        dead = frozenset(report.unreachable_gateways) - frozenset(before[2].unreachable_gateways if before else ())
-        self.wake(at_once=bool(dead))
+        self.wake(at_once=bool(_dead(target) - _dead(before)))
 
     def _publish(self) -> float:
         with self._lock:
@@ -82,9 +83,10 @@ class LinkPublisher(BackgroundLoop):
         self._failures = 0
         return self._traffic
 
-    def _write(self, meta: Meta, links: Sequence[ClusterLink], report: GatewayReport) -> None:
+    def _write(self, meta: Meta, links: Sequence[ClusterLink], report: GatewayReport | None) -> None:
         path = object_path(Kind.GATEWAY, meta.namespace, meta.name)
-        desired = {"links": [to_json(link) for link in links] or None, **_fields(report)}
+        fields = _fields(report) if report is not None else {"unreachableGateways": None}
+        desired = {"links": [to_json(link) for link in links] or None, **fields}
         status = _difference(desired, _status(self._client.request("GET", path)))
         if not status or status == self._changed:
             return
@@ -101,8 +103,13 @@ class LinkPublisher(BackgroundLoop):
             )
 
 
-def _identity(target: tuple[Meta, Look, GatewayReport] | None) -> tuple[str, str, GatewayReport] | None:
+def _identity(target: _Target | None) -> tuple[str, str, GatewayReport | None] | None:
     return (target[0].key, target[0].created, target[2]) if target is not None else None
+
+
+def _dead(target: _Target | None) -> frozenset[str]:
+    report = target[2] if target is not None else None
+    return frozenset(report.unreachable_gateways) if report is not None else frozenset()
 
 
 def _status(gateway: object) -> Mapping[str, object]:

@@ -165,6 +165,7 @@ class NodeState:
     all_pods: bool = False  # where Pods are read, those of all Nodes
     all_services: bool = False  # where Services and EndpointSlices are read, also those that are not imported
     gateways: tuple[LocalGateway, ...] = ()  # of this cluster, by Node name
+    unserved_gateway: Meta | None = None  # the Gateway object of this Node, while this Node is no gateway
     tunnels: int = 0
     mtu: int = 0  # of the host port, in bytes
     clusters: Mapping[str, AcceptedCluster] = field(default_factory=dict)

@@ -128,8 +128,12 @@ def test_clusters_tell_that_their_gateways_run_mcagent() -> None:
         return info["metadata"]["annotations"].get("mcagent.io/agents")
 
     assert told() is None
-    for links, said in (([{"clusterID": "west", "live": 1, "tunnels": 1}], "mcagent"), (None, None)):
-        east.api.change(Kind.GATEWAY, HOME, "n1", {"status": {"links": links}})
+    for status, said in (
+        ({"links": [{"clusterID": "west", "live": 1, "tunnels": 1}]}, "mcagent"),
+        ({"links": None, "exportAddresses": True}, "mcagent"),  # its agent serves no gateway for now
+        ({"exportAddresses": None}, None),
+    ):
+        east.api.change(Kind.GATEWAY, HOME, "n1", {"status": status})
         world.run()
         assert told() == said
 

@@ -380,6 +380,16 @@ def test_all_that_a_gateway_reports_is_in_its_status() -> None:
     assert server.status == {}
 
 
+def test_links_of_a_gateway_that_does_not_serve_are_removed() -> None:
+    """They would count as those of a gateway; what holds without tunnels stays."""
+    server = Server()
+    server.status = {"clusterID": "west", "links": [links.to_json(UP)], "unreachableGateways": ["g2"]}
+    publisher = LinkPublisher(server)  # type: ignore[arg-type]
+    publisher.want(GATEWAY, tuple, None, None)
+    publisher._publish()
+    assert server.status == {"clusterID": "west"}
+
+
 @pytest.mark.usefixtures("_soon")
 def test_the_gateways_status_has_the_cluster_id_of_its_agent() -> None:
     """It follows a reloaded configuration, also while no link changes, and is removed with the key."""

@@ -9,14 +9,17 @@ from typing import Any, cast
 
 from mcagent.agent.object_reader import ApiWriters
 from mcagent.agent.reports.reporter import TurnRecorder
+from mcagent.core.compile import compile_desired
 from mcagent.kube.client import Client
 from mcagent.kube.publish import Publisher
+from mcagent.model.dataplane.facts import Facts
 from mcagent.model.errors import SourceError
 from mcagent.model.node_state import AcceptedCluster, EncryptionState, NodeState, Publication
 from mcagent.model.objects import Kind, Meta, WireGuardInfo
 from mcagent.model.plan import Desired
 from mcagent.observe.gateways import LiveReport
 from mcagent.observe.report import Report
+from tests.worlds.core_inputs import HOME, config, gateway, snapshot
 
 
 class Links:
@@ -24,9 +27,11 @@ class Links:
 
     def __init__(self) -> None:
         self.requests = 0
+        self.target: tuple[Any, ...] = ()
 
-    def want(self, *_target: Any) -> None:
-        """Take the target, which these tests do not change."""
+    def want(self, *target: Any) -> None:
+        """Store the target."""
+        self.target = target
 
     def wake(self) -> None:
         """Count."""
@@ -97,3 +102,15 @@ def test_a_node_that_is_no_gateway_any_more_publishes_no_key() -> None:
         waits = [item._publish() for item in (publisher, node_publisher)]
     assert server.requests == 2
     assert waits == [math.inf, math.inf]
+
+
+def test_the_gateway_of_a_node_that_is_none_has_no_links() -> None:
+    """Its links and its reports of other gateways were of tunnels that do not exist any more."""
+    links, publisher = Links(), SimpleNamespace(want_nothing=lambda: None, want=lambda *_: None)
+    events = SimpleNamespace(record=lambda *_: None, problems=lambda *_: None)
+    api = SimpleNamespace(events=events, links=links, publisher=publisher, node_publisher=publisher)
+    recorder = TurnRecorder("g1", cast("ApiWriters", api), lambda: [cast("Any", "a link")], lambda: "west")
+    off = compile_desired(snapshot(*HOME), Facts(), config("g1", enable_gateway=False))
+    recorder.turned(Report(desired=off.desired, converged=True), LiveReport())
+    meta, look, *_, gateway_report = links.target
+    assert (meta.subject, look(), gateway_report) == (gateway("g1", "192.0.2.1").meta.subject, (), None)

@@ -230,7 +230,6 @@ class TurnRecorder:
                     publisher.want_nothing()
                 else:
                     publisher.want(due.meta, due.published, due.desired)
-            meta = publication.meta if publication is not None else None
             gateway_report = GatewayReport(
                 cluster_id=self._cluster_id(),
                 antrea_clusters=tuple(sorted(live.antrea))[:MAX_ANTREA_CLUSTERS],
@@ -240,7 +239,10 @@ class TurnRecorder:
                 export_addresses=True,
                 pod_prefixes=True,
             )
-            self._api.links.want(meta, self._links, live.peers, gateway_report)
+            if publication is not None:
+                self._api.links.want(publication.meta, self._links, live.peers, gateway_report)
+            else:  # what it reported as a gateway holds no longer
+                self._api.links.want(desired.state.unserved_gateway, tuple, None, None)
             if desired.state.clusters is not self._clusters:
                 self._clusters = desired.state.clusters
                 refused = refused_pods(desired.state.clusters)

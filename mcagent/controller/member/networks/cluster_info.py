@@ -139,10 +139,11 @@ def _refused(view: View) -> str | None:
 def _agents(gateways: Iterable[ApiGateway]) -> str | None:
     """Return OUR_AGENTS if mcagent's agents run on the gateways, else None.
 
-    They write their links and the port of their WireGuard device to the Gateway; Antrea's agents do not.
+    They write their links, `exportAddresses`, and the port of their WireGuard device; Antrea's agents do not.
     """
     for gateway in gateways:
-        if gateway.status.links or (gateway.wireguard is not None and gateway.wireguard.port):
+        status, wireguard = gateway.status, gateway.wireguard
+        if status.links or status.export_addresses or (wireguard is not None and wireguard.port):
             return OUR_AGENTS
     return None
 
