@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
+import os
 import re
+import signal
 import stat
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from mcagent.cli.common import exit_codes
 from mcagent.cli.main import main
 from mcagent.controller.admin import join_config, tokens
+from mcagent.controller.admin.cluster import Cluster
 from mcagent.controller.admin.join_config import JoinConfig
 from mcagent.controller.admin.listing import since
 from mcagent.controller.contract import names
@@ -82,6 +88,57 @@ def test_init_takes_back_what_it_made(site: Site, tmp_path: Path) -> None:
     assert "ClusterSet mcs/blue taken back" in err
     assert site.names(Kind.CLUSTER_SET) == []
     assert file.read_text() == "mine"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("command", ["init", "create", "join"])
+def test_a_command_that_is_ended_takes_back_what_it_made(
+    site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str, number: signal.Signals
+) -> None:
+    """By `timeout`, or with its terminal; half of it would refuse the next attempt."""
+    config = str(config_file(tmp_path / "join", CONFIG, SECRET))
+    create = Cluster.create
+
+    def ended(self: Cluster, *arguments: Any) -> RawObject:
+        created = create(self, *arguments)
+        os.kill(os.getpid(), number)
+        return created
+
+    monkeypatch.setattr(Cluster, "create", ended)
+    before = signal.signal(number, lambda *_: None)
+    try:
+        code, _, err = {
+            "init": lambda: site.run(*INIT, "blue"),
+            "create": lambda: make_token(site, "east"),
+            "join": lambda: site.run("clusterset", "join", "-f", config, "--no-wait", "-n", AREA),
+        }[command]()
+    finally:
+        signal.signal(number, before)
+    assert code == exit_codes.INTERRUPTED, err
+    kinds = (Kind.CLUSTER_SET, Kind.SERVICE_ACCOUNT, Kind.ROLE, Kind.ROLE_BINDING, Kind.SECRET)
+    assert not [name for kind in kinds for name in site.names(kind) if "east" in name or name == "blue"]
+    assert "taken back" in err
+
+
+def test_a_command_without_its_terminal_takes_back_everything(site: Site) -> None:
+    """No line of progress can be written then, also none of what is taken back."""
+    lines: list[str] = []
+
+    def report(line: str) -> None:
+        lines.append(line)
+        if len(lines) > 1:
+            raise OSError(errno.EIO, "the terminal has gone")
+
+    cluster = Cluster(site.client, report)
+
+    def create() -> None:
+        with cluster.undoing():
+            for name in ("east", "west"):
+                cluster.create(Kind.SERVICE_ACCOUNT, AREA, name, {})
+
+    with pytest.raises(OSError, match="the terminal has gone"):
+        create()
+    assert site.names(Kind.SERVICE_ACCOUNT) == []
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from mcagent.agent.config import Settings
 from mcagent.api.codec import from_json, to_json
 from mcagent.api.status import DrainStatus, EncryptionStatus, Status
 from mcagent.cli import wireguard
+from mcagent.cli.common.signals import terminable
 from mcagent.cli.drain import Target
 from mcagent.cli.wireguard import our_turn, text
 from mcagent.core.compile import compile_desired
@@ -446,3 +447,14 @@ def test_a_rotation_that_is_ended_takes_its_drain_back(
     finally:
         signal.signal(number, before)
     assert drains == [True, False]
+
+
+def test_a_signal_that_is_ignored_stays_so() -> None:
+    """`nohup` ignores SIGHUP so that a command survives its terminal."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with terminable():
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)

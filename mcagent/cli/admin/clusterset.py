@@ -9,6 +9,7 @@ from mcagent.cli.common import exit_codes
 from mcagent.cli.common.cluster_flags import add_cluster_flags, open_cluster
 from mcagent.cli.common.confirming import add_yes_flag, confirm
 from mcagent.cli.common.shared_flags import add_list_flag, add_namespace_flag, add_seconds_flag
+from mcagent.cli.common.signals import terminable
 
 _EPILOG = """\
 examples:
@@ -84,6 +85,7 @@ def _join(parser: argparse.ArgumentParser) -> None:
     add_cluster_flags(parser)
 
 
+@terminable()
 def run(args: argparse.Namespace) -> int:
     """Do it."""
     from mcagent.controller.admin import cluster_sets, losses

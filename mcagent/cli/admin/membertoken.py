@@ -9,6 +9,7 @@ from mcagent.cli.common import exit_codes
 from mcagent.cli.common.cluster_flags import add_cluster_flags, open_cluster
 from mcagent.cli.common.confirming import add_yes_flag, confirm
 from mcagent.cli.common.shared_flags import add_list_flag, add_namespace_flag, add_output_flag
+from mcagent.cli.common.signals import terminable
 
 _EPILOG = """\
 examples:
@@ -103,6 +104,7 @@ def _expires(parser: argparse.ArgumentParser) -> None:
     )
 
 
+@terminable()
 def run(args: argparse.Namespace) -> int:
     """Do it."""
     from mcagent.cli.admin.get import show

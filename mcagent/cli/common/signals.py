@@ -9,12 +9,16 @@ from contextlib import contextmanager
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Have SIGTERM, and the end of the terminal, end the block as Ctrl-C does: what it made is removed."""
+    """Have SIGTERM, and the end of the terminal, end the block as Ctrl-C does: what it made is removed.
+
+    A signal that is ignored, as SIGHUP by nohup, stays so.
+    """
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    heeded = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, interrupt) for number in heeded}
     try:
         yield
     finally:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from mcagent.controller.contract import names
@@ -111,9 +111,9 @@ class Cluster:
             if error.code == 409:
                 raise AdminError(f"{kind} {namespace}/{name} exists already") from error
             raise
-        self.report(f"{kind} {namespace}/{name} created")
         path = object_path(kind, namespace, name)
         self._undo.append((f"{kind} {namespace}/{name}", lambda: self._client.request("DELETE", path)))
+        self.report(f"{kind} {namespace}/{name} created")
         return created
 
     def annotate(self, kind: Kind, namespace: str, name: str, annotations: Mapping[str, str | None]) -> None:
@@ -129,9 +129,9 @@ class Cluster:
         path = object_path(Kind.SECRET, namespace, name)
         old = (self.find(path) or {}).get("data") or {}
         self.merge(path, {"data": dict(data)})
-        self.report(f"Secret {namespace}/{name} changed")
         before = {"data": {key: old.get(key) for key in data}}
         self._undo.append((f"data of Secret {namespace}/{name}", lambda: self.merge(path, before)))
+        self.report(f"Secret {namespace}/{name} changed")
 
     def _patch(self, path: str, annotations: Mapping[str, str | None]) -> None:
         self.merge(path, {"metadata": {"annotations": dict(annotations)}})
@@ -210,12 +210,13 @@ class Cluster:
             yield
         except BaseException:
             for subject, undo in reversed(self._undo):
-                try:
-                    undo()
-                    self.report(f"{subject} taken back")
-                except SourceError as error:
-                    if getattr(error, "code", 0) != 404:
-                        self.report(f"{subject} could not be taken back: {error}")
+                with suppress(OSError):  # of a report: the terminal has gone
+                    try:
+                        undo()
+                        self.report(f"{subject} taken back")
+                    except SourceError as error:
+                        if getattr(error, "code", 0) != 404:
+                            self.report(f"{subject} could not be taken back: {error}")
             raise
         finally:
             self._undo.clear()
