@@ -77,6 +77,9 @@ def _reload(agent: Agent, reload: Callable[[], Settings]) -> None:
         log.error("the new configuration is not used: a restart is needed to change %s", ", ".join(fixed))
         return
     logging.getLogger().setLevel(settings.log_level.upper())
+    for remark in settings.remarks:
+        if remark not in agent.settings.remarks:
+            log.warning("%s", remark)
     log.info(
         "the configuration was read again; changed: %s",
         ", ".join(sorted(changed)) or "nothing",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import tempfile
 from argparse import ArgumentParser
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -20,6 +22,7 @@ from hypothesis import strategies as st
 from devtools.chart_schema import configuration
 from devtools.configuration_tables import filled, table
 from mcagent.agent.config import KEYS, SCHEMA, load
+from mcagent.agent.run import _reload
 from mcagent.cli.common import setting_flags
 from mcagent.config.reader import ConfigError, read
 from mcagent.config.schema import LogFormat, Schema
@@ -380,3 +383,16 @@ def test_host_bits_of_networks_are_cleared(tmp_path: Path, key: str) -> None:
     assert declaration.value_in(settings) == (ip_network("10.1.0.0/16"),)
     (remark,) = settings.remarks
     assert remark.endswith(f"{key}: 10.1.0.5/16 has host bits set: used as 10.1.0.0/16")
+
+
+def test_a_reload_logs_remarks_as_a_start_does(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Each once: those of the former configuration are in the log already."""
+    environment = {"MCAGENT_NODE_NAME": "n1"}
+    agent = Mock(settings=load(write(tmp_path, "podCIDRs: [10.1.0.5/16]"), environment, {}))
+    second = write(tmp_path, "podCIDRs: [10.1.0.5/16]\nprotectedCIDRs: [10.2.0.5/16]")
+    new = load(second, environment, {})
+    with caplog.at_level(logging.INFO):  # restores the level, which the reload sets
+        _reload(agent, lambda: new)
+    agent.reconfigure.assert_called_once_with(new)
+    (remark,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert remark.endswith("protectedCIDRs: 10.2.0.5/16 has host bits set: used as 10.2.0.0/16")
