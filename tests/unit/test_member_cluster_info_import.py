@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcagent.controller import discovered
 from mcagent.controller.config import ControllerRole, ControllerSettings
 from mcagent.controller.contract.conditions import time_text
 from mcagent.controller.discovered import complete
@@ -272,6 +273,14 @@ def test_an_api_server_that_fails_for_a_moment_is_asked_again(code: int) -> None
     client = Answers(missing, failed, missing, ApiRefusalError(REFUSALS[0][0], code=422))
     completed = complete(ControllerRole.MEMBER, ControllerSettings(), client, threading.Event())
     assert completed.member.service_cidr == "10.96.0.0/12"
+
+
+def test_a_webhook_that_never_runs_does_not_keep_a_member_from_starting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gateways are elected without a Service CIDR, too."""
+    monkeypatch.setattr(discovered, "PATIENCE", 0.0, raising=False)
+    failed = ApiRefusalError("failed calling webhook", code=500)
+    client = Answers(ApiRefusalError("no", code=404), failed)
+    assert complete(ControllerRole.MEMBER, ControllerSettings(), client, threading.Event()) == ControllerSettings()
 
 
 def test_the_first_usable_cidr_counts() -> None:

@@ -25,7 +25,11 @@ _RANGE = re.compile(r"The range of valid IPs is ([0-9a-fA-F:./, ]+)")
 
 
 class UnknownCidrError(SourceError):
-    """The API server responds without its Service CIDR."""
+    """The API server responds without its Service CIDR. `passing`: its next response may have it."""
+
+    def __init__(self, message: str, *, passing: bool = False) -> None:
+        super().__init__(message)
+        self.passing = passing
 
 
 def discover_cluster_uid(client: Client) -> str:
@@ -68,12 +72,13 @@ def _by_refusal(client: Client, namespace: str) -> str:
     try:
         client.request("POST", object_path(Kind.SERVICE, namespace), {"dryRun": "All"}, body=body)
     except ApiRefusalError as err:
-        if err.code in (401, 429) or err.code >= 500:
-            raise  # the next answer may be another one
+        if err.code == 401:
+            raise  # as of every other request
         cidr = cidr_in_refusal(str(err)) if err.code == 422 else None
         if cidr is not None:
             return cidr
-        raise UnknownCidrError(f"the Service CIDR cannot be detected: set serviceCIDR ({err})") from err
+        message = f"the Service CIDR cannot be detected: set serviceCIDR ({err})"
+        raise UnknownCidrError(message, passing=err.code == 429 or err.code >= 500) from err
     raise UnknownCidrError("the Service CIDR cannot be detected: the API server took 0.0.0.0: set serviceCIDR")
 
 
