@@ -170,7 +170,10 @@ class ServiceImports:
         return keys
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:  # noqa: ARG002
-        """Return the objects of an imported Service; events alone while it cannot be imported."""
+        """Return the objects of an imported Service; events alone while it cannot be imported.
+
+        Those of a present Service that were refused come last: they hold up no endpoints of other slices.
+        """
         leader, cluster_set = joined_leader(view), cluster_set_of(view)
         namespace, _, name = key.partition("/")
         target = ImportedService(namespace=namespace, name=name)
@@ -216,8 +219,11 @@ class ServiceImports:
             ),
         )
         desired = self._steps(target, service_spec, objects, accepted.refused, view)
-        events = [*desired.events, *refused_writes(desired.steps, view, about)]
-        return DesiredObjects(steps=desired.steps, events=events)
+        steps = desired.steps
+        if view.get(target.service, ApiService) is not None:
+            steps = sorted(steps, key=lambda step: bool(view.failure(step if isinstance(step, Ref) else step.ref)))
+        events = [*desired.events, *refused_writes(steps, view, about)]
+        return DesiredObjects(steps=steps, events=events)
 
     def _full(self, target: ImportedService, view: View, about: str) -> Event | None:
         """Return the Event for an import above `maxImportedServices`; None if there is room, or it is imported."""
