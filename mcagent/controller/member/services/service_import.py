@@ -7,7 +7,7 @@ that they may have.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import islice
 
@@ -172,7 +172,7 @@ class ServiceImports:
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:  # noqa: ARG002
         """Return the objects of an imported Service; events alone while it cannot be imported.
 
-        Those of a present Service that were refused come last: they hold up no endpoints of other slices.
+        Those of a present Service that were refused come last: they hold up no endpoints of present slices.
         """
         leader, cluster_set = joined_leader(view), cluster_set_of(view)
         namespace, _, name = key.partition("/")
@@ -221,7 +221,8 @@ class ServiceImports:
         desired = self._steps(target, service_spec, objects, accepted.refused, view)
         steps = desired.steps
         if view.get(target.service, ApiService) is not None:
-            steps = sorted(steps, key=lambda step: bool(view.failure(step if isinstance(step, Ref) else step.ref)))
+            present = {endpoint_slice.name for endpoint_slice in our_slices(target, view)}
+            steps = _refused_last(steps, {target.slice(name) for name in objects.slices.keys() - present}, view)
         events = [*desired.events, *refused_writes(steps, view, about)]
         return DesiredObjects(steps=steps, events=events)
 
@@ -277,6 +278,14 @@ class ServiceImports:
             return DesiredObjects(steps=steps, events=events)
         steps.append(objects.service_import)
         return DesiredObjects(steps=steps, events=events)
+
+
+def _refused_last(steps: Sequence[Wanted | Ref], new: Set[Ref], view: View) -> list[Wanted | Ref]:
+    """Return the steps with those last that were refused; all `new` ones, if one was, since quotas count them."""
+    refs = {ref: step for step in steps for ref in [step if isinstance(step, Ref) else step.ref]}
+    refused = {ref for ref in refs if view.failure(ref)}
+    late = refused | new if refused & new else refused
+    return [*(step for ref, step in refs.items() if ref not in late), *(refs[ref] for ref in refs if ref in late)]
 
 
 def _with_endpoints(change: ObjectChange, view: View) -> set[str]:
