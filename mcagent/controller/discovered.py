@@ -40,11 +40,16 @@ def complete(
 ) -> ControllerSettings:
     """Return the settings with the discovered Service CIDR, if a member has none. Retry until there is a response.
 
-    If the API server does not have it, fails for PATIENCE (or after `stop`), the settings are returned unchanged.
+    If the API server does not have it, or fails for PATIENCE, it is that of the cluster's Gateways. Without these,
+    or after `stop`, the settings are returned unchanged.
     """
     if role is not ControllerRole.MEMBER or settings.member.service_cidr:
         return settings
-    from mcagent.controller.member.networks.discovery import UnknownCidrError, discover_service_cidr
+    from mcagent.controller.member.networks.discovery import (
+        UnknownCidrError,
+        discover_service_cidr,
+        last_service_cidr,
+    )
 
     home, deadline = settings.pod_namespace or own_namespace(), time.monotonic() + PATIENCE
 
@@ -55,7 +60,8 @@ def complete(
             if err.passing and time.monotonic() < deadline:
                 raise
             log.warning("%s", err)
-            return ""
+            # Without it, other clusters would no longer reach what is exported.
+            return last_service_cidr(client, settings.read_namespace(home))
 
     cidr = _retried(discover, "the Service CIDR", stop)
     if not cidr:
