@@ -53,12 +53,12 @@ class Flows(FakeBackend):
 def test_changes_of_policies_that_are_answered_too_late_count(datapath: DatapathType) -> None:
     """A loaded ovs-vswitchd makes them all the same; the next observation has no difference."""
     flows, calls = Flows(Backend.OPENFLOW), list[bool]()
-    wanted = Fragment(owner="policies", resources=(step(INGRESS_TIERS.number).resource,))
+    fragment = Fragment(owner="policies", resources=(step(INGRESS_TIERS.number).resource,))
     reconciler = NodeReconciler(
         backends={name: FakeBackend(name) for name in Backend} | {Backend.OPENFLOW: flows},
         read_facts=lambda _: Facts(datapath=datapath),
         config=Config(node_name="n1"),
-        compiler=lambda *_: Compiled(desired=Desired(fragments={"policies": wanted}), needs=frozenset()),
+        compiler=lambda *_: Compiled(desired=Desired(fragments={"policies": fragment}), needs=frozenset()),
         policies_changed=lambda: calls.append(True),
     )
     for flows.late in (True, False):

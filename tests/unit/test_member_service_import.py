@@ -129,8 +129,8 @@ def test_endpoints_follow_while_the_service_cannot_be_changed() -> None:
 
 def test_endpoints_follow_while_another_slice_is_refused() -> None:
     """A quota that leaves no room for slices of more clusters leaves no connection at endpoints that are gone."""
-    others = cluster_info("north2", "10.99.0.0/16"), cluster_info("south", "10.98.0.0/16")
-    view, controller = world(*others, service_import(), endpoints_import("10.97.0.5"))
+    clusters = cluster_info("north2", "10.99.0.0/16"), cluster_info("south", "10.98.0.0/16")
+    view, controller = world(*clusters, service_import(), endpoints_import("10.97.0.5"))
     view.local.refuse = lambda kind, old, _new: "quota" if kind is Kind.ENDPOINT_SLICE and old is None else ""
     north_of(view).put(endpoints_import("10.97.0.6", "10.98.0.5", "10.99.0.5"))
     north_of(view).put(service_import(sessionAffinity="ClientIP"))
