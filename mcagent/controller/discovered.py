@@ -9,6 +9,7 @@ import logging
 import os
 import random
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,9 @@ from mcagent.model.errors import SourceError
 
 log = logging.getLogger(__name__)
 
+# Seconds for which a failed dry run is repeated: an admission webhook of another program may never run again, and
+# the kubelet ends a controller that does not serve its health after 60 s.
+PATIENCE = 20.0
 _POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -36,20 +40,28 @@ def complete(
 ) -> ControllerSettings:
     """Return the settings with the discovered Service CIDR, if a member has none. Retry until there is a response.
 
-    If the API server does not have it (or after `stop`), the settings are returned unchanged.
+    If the API server does not have it, or fails for PATIENCE, it is that of the cluster's Gateways. Without these,
+    or after `stop`, the settings are returned unchanged.
     """
     if role is not ControllerRole.MEMBER or settings.member.service_cidr:
         return settings
-    from mcagent.controller.member.networks.discovery import UnknownCidrError, discover_service_cidr
+    from mcagent.controller.member.networks.discovery import (
+        UnknownCidrError,
+        discover_service_cidr,
+        last_service_cidr,
+    )
 
-    home = settings.pod_namespace or own_namespace()
+    home, deadline = settings.pod_namespace or own_namespace(), time.monotonic() + PATIENCE
 
     def discover() -> str:
         try:
             return discover_service_cidr(client, home)
         except UnknownCidrError as err:
+            if err.passing and time.monotonic() < deadline:
+                raise
             log.warning("%s", err)
-            return ""
+            # Without it, other clusters would no longer reach what is exported.
+            return last_service_cidr(client, settings.read_namespace(home))
 
     cidr = _retried(discover, "the Service CIDR", stop)
     if not cidr:

@@ -621,6 +621,22 @@ def test_a_status_that_another_client_reverts_holds_up_nothing_else(watched: Wor
     assert watched.queue.counts() == (1, 0)
 
 
+@pytest.mark.parametrize(("code", "data"), [(403, {"a": "1"}), (404, {"a": "1"}), (401, None), (503, None)])
+def test_a_status_that_is_refused_holds_up_nothing_else(watched: World, code: int, data: object) -> None:
+    """As by a CRD without status. An API server that accepts nothing is not asked for more."""
+    watched.reconciler.writes = Access(local={Kind.CONFIG_MAP, Kind.SERVICE_EXPORT})
+    watched.objects.put(Kind.SERVICE_EXPORT, "x")
+    watched.api.faults.add(Fault(kind=FaultKind.STATUS, code=code, verbs=("patch",), path="/status"))
+    status = Wanted(ref=EXPORT, conditions={"Ready": READY}, create=False)
+    watched.reconciler.desires = DesiredObjects(steps=[status, wanted(a="1")])
+    assert not watched.work()
+    assert watched.data() == data
+    assert list(watched.written.failures()) == [EXPORT]
+    watched.api.faults.clear()
+    assert watched.work()
+    assert watched.written.failures() == {}
+
+
 # --- what is written at the end ------------------------------------------------------------------------------
 
 

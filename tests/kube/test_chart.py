@@ -257,6 +257,16 @@ def test_a_budget_does_not_stop_the_drain_of_a_node(helm: Helm, replicas: int, b
     assert kinds.count("PodDisruptionBudget") == budgets
 
 
+@pytest.mark.parametrize("role", ["member", "leader"])
+def test_probes_reach_the_health_of_controllers(helm: Helm, role: str) -> None:
+    """The kubelet would end each controller that serves health on the loopback: it asks the Pod's address."""
+    loopback = ("--set-string", f"{role}.config.health.healthProbeBindAddress=127.0.0.1:8080")
+    message = helm("template", str(CHART), "--set", "leader.enabled=true", *loopback, fails=True)
+    assert f"{role}.config.health.healthProbeBindAddress must be an address of all devices" in message
+    on_nodes = ("leader.enabled=true", "leader.hostNetwork=true", "member.enabled=false")
+    assert helm("template", str(CHART), *sets(on_nodes), *loopback)  # that of the leader is another one then
+
+
 def test_webhooks_of_a_leader_may_be_missed_for_a_takeover(helm: Helm) -> None:
     """With failurePolicy Ignore nothing of a leader is refused while its controller does not answer."""
     values = ("agent.enabled=false", "member.enabled=false", "leader.enabled=true", "leader.allNamespaces=true")

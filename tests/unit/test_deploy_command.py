@@ -99,6 +99,11 @@ def test_yaml_says_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
             ("--set", "member.config.health.healthProbeBindAddress=:1"),
             "member.config.health.healthProbeBindAddress: is also in the Deployment's ports",
         ),
+        (
+            ("--set", "member.config.health.healthProbeBindAddress=127.0.0.1:8080"),
+            "member.config.health.healthProbeBindAddress: is not reached by the Deployment's probes at 127.0.0.1",
+        ),
+        (("--set", "agent.config.healthListen='[::1]:10361'"), "is not reached by the DaemonSet's probes"),
         (("--set", "agent.config.podCIDRs=["), 'agent.config.podCIDRs: "[" is not YAML'),
         (("--set", "agent.config.clusterID=2026-13-45"), 'agent.config.clusterID: "2026-13-45" is not YAML'),
         (

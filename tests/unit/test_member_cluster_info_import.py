@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcagent.controller import discovered
 from mcagent.controller.config import ControllerRole, ControllerSettings
 from mcagent.controller.contract.conditions import time_text
 from mcagent.controller.discovered import complete
@@ -25,6 +26,7 @@ from mcagent.kube.errors import ApiRefusalError, ApiUnreachableError
 from mcagent.kube.source import RawObject
 from mcagent.model.errors import SourceError
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.clusters import SERVICE_CIDR_ANNOTATION
 from mcagent.model.parsing.granted import (
     CLAIMS_ANNOTATION,
     PROTECTED_ANNOTATION,
@@ -256,7 +258,8 @@ def test_a_member_asks_for_its_service_cidr_once_and_does_without() -> None:
     configured = ControllerSettings(member=MemberSettings(service_cidr="10.96.0.0/16"))
     assert complete(ControllerRole.MEMBER, configured, client, stop) == configured
     assert client.requests == []
-    refused = Answers(ApiRefusalError("no", code=404), ApiRefusalError("forbidden", code=403))
+    no_gateways: dict[str, Any] = {"items": []}
+    refused = Answers(ApiRefusalError("no", code=404), ApiRefusalError("forbidden", code=403), no_gateways)
     without = complete(ControllerRole.MEMBER, ControllerSettings(), refused, stop)
     names = {reconciler.name for reconciler in reconcilers_of(ControllerRole.MEMBER, without, HOME)}
     assert {"membership", "gateway-election", "service-export", "service-import"} <= names
@@ -272,6 +275,29 @@ def test_an_api_server_that_fails_for_a_moment_is_asked_again(code: int) -> None
     client = Answers(missing, failed, missing, ApiRefusalError(REFUSALS[0][0], code=422))
     completed = complete(ControllerRole.MEMBER, ControllerSettings(), client, threading.Event())
     assert completed.member.service_cidr == "10.96.0.0/12"
+
+
+REAL = {SERVICE_CIDR_ANNOTATION: "10.97.0.0/16"}  # where the cluster has an export range
+
+
+@pytest.mark.parametrize(
+    ("gateways", "cidr"),
+    [
+        (ApiRefusalError("no CRD", code=404), None),
+        ({"items": [{"metadata": {}}, {"metadata": {}, "serviceCIDR": "10.96.0.0/16"}]}, "10.96.0.0/16"),
+        ({"items": [{"metadata": {"annotations": REAL}, "serviceCIDR": "172.30.0.0/20"}]}, "10.97.0.0/16"),
+    ],
+)
+def test_a_webhook_that_never_runs_does_not_keep_a_member_from_starting(
+    gateways: Any, cidr: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It publishes the Service CIDR that its gateways have: other clusters use its Services by that."""
+    monkeypatch.setattr(discovered, "PATIENCE", 0.0, raising=False)
+    failed = ApiRefusalError("failed calling webhook", code=500)
+    client = Answers(ApiRefusalError("no", code=404), failed, gateways)
+    completed = complete(ControllerRole.MEMBER, ControllerSettings(), client, threading.Event())
+    assert completed.member.service_cidr == cidr
+    assert client.requests[2][1].endswith("/namespaces/kube-system/gateways")
 
 
 def test_the_first_usable_cidr_counts() -> None:

@@ -49,6 +49,18 @@ def test_the_first_candidate_by_name_becomes_the_gateway() -> None:
     )
 
 
+def test_a_gateway_that_is_refused_holds_up_no_other_one() -> None:
+    """As by a policy of the cluster on addresses: the cluster would have no gateway."""
+    view = member()
+    add(view, node("n1", "10.0.0.1"), node("n2", "10.0.0.2"))
+    view.local.refuse = lambda kind, _old, new: (
+        "not allowed" if kind is Kind.GATEWAY and new is not None and new["metadata"]["name"] == "n1" else ""
+    )
+    controller = run(view, settings(max_active_gateways=2))
+    controller.settle()  # after a back-off
+    assert gateways(view) == ["n2"]
+
+
 def test_a_gateway_that_works_stays() -> None:
     """A candidate that comes later takes nothing from a gateway that works, whatever its name."""
     view = member()

@@ -127,6 +127,26 @@ def test_endpoints_follow_while_the_service_cannot_be_changed() -> None:
     assert service(view)["spec"]["sessionAffinity"] == "ClientIP"
 
 
+def test_endpoints_follow_while_another_slice_is_refused() -> None:
+    """A quota that leaves no room for slices of more clusters leaves no connection at endpoints that are gone."""
+    clusters = cluster_info("north2", "10.99.0.0/16"), cluster_info("south", "10.98.0.0/16")
+    view, controller = world(*clusters, service_import(), endpoints_import("10.97.0.5"))
+    view.local.refuse = lambda kind, old, _new: "quota" if kind is Kind.ENDPOINT_SLICE and old is None else ""
+    north_of(view).put(endpoints_import("10.97.0.6", "10.98.0.5", "10.99.0.5"))
+    north_of(view).put(service_import(sessionAffinity="ClientIP"))
+    controller.run()
+    controller.settle()  # after a back-off
+    assert endpoints(view) == {"10.97.0.6": [80]}
+    assert service(view)["spec"]["sessionAffinity"] == "ClientIP"
+    north_of(view).put(endpoints_import("10.98.0.5"))
+    view.local.refuse = lambda kind, old, _new: (
+        "quota" if kind is Kind.ENDPOINT_SLICE and old is None and endpoints(view) else ""
+    )
+    controller.settle()
+    controller.settle()
+    assert endpoints(view) == {"10.98.0.5": [80]}
+
+
 def test_ports_of_one_name_are_in_slices_of_their_own() -> None:
     """API servers refuse a slice with two of them: Pods of the host network may have two at the Node's address."""
     named = [{"name": "http", "port": 8080}, {"name": "admin", "port": 9090}, {"name": "http", "port": 8081}]

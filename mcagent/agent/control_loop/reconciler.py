@@ -144,7 +144,9 @@ class NodeReconciler:
         flows_restored = blank and (flow_failure is None or not flow_failure.unreachable)
         if flows_restored and Backend.OPENFLOW not in blocked and facts.datapath is DatapathType.NETDEV:
             self._state_lost(desired.state)
-        if facts.datapath is DatapathType.NETDEV and changes_policies(done):
+        # Changes without an answer may have been made all the same.
+        changed_flows = plan.steps if flow_failure is not None and flow_failure.unreachable else done
+        if facts.datapath is DatapathType.NETDEV and changes_policies(changed_flows):
             self._policies_changed()
         return replace(
             outcome,

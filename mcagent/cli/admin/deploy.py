@@ -39,6 +39,11 @@ _PORTS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "member": _CONTROLLER_PORTS,
     "leader": _CONTROLLER_PORTS,
 }
+# The addresses of health that the probes of the manifests reach: 127.0.0.1 on the Node, and that of the Pod.
+_PROBED: Mapping[str, tuple[str, ...]] = {
+    "healthListen": ("", "0.0.0.0", "[::]", "127.0.0.1", "localhost"),
+    "health.healthProbeBindAddress": ("", "0.0.0.0", "[::]"),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -193,10 +198,14 @@ def _site(args: argparse.Namespace, parts: set[Part]) -> Site:
     for part, values in config.items():
         for key, ports in _PORTS[part].items():
             value = value_at(values, *key.split("."))
-            if value is not None and str(value).rpartition(":")[2] not in ports:
-                workload = "DaemonSet" if part is Part.AGENT else "Deployment"
-                path = f"{part}.config.{key}"
+            if value is None:
+                continue
+            host, _, port = str(value).rpartition(":")
+            path, workload = f"{part}.config.{key}", "DaemonSet" if part is Part.AGENT else "Deployment"
+            if port not in ports:
                 raise InputError("--set", path, f"is also in the {workload}'s ports: install with the chart")
+            if host not in _PROBED.get(key, (host,)):
+                raise InputError("--set", path, f"is not reached by the {workload}'s probes at {host}")
     if args.clusterid:
         config[Part.AGENT]["clusterID"] = args.clusterid
     if Part.LEADER_ALL_NAMESPACES in parts:

@@ -11,7 +11,7 @@ The rules that the engine keeps, and that reconcilers may rely on:
 - A key is worked on by one thread at a time; keys of failures are tried again with back-off; every key of
   `all_keys` is worked on at start, after each reconnect to the leader, and once a period.
 - The steps of DesiredObjects are written in order; after one that failed the later ones are not written. Nor are
-  they while one waits that another client reverts, unless that is a status.
+  they while one waits that another client reverts. A status holds up no later step.
 - A cached object may change between two calls of the view: a reconciler gets an object once.
 """
 

@@ -18,6 +18,7 @@ from mcagent.controller.machinery.workqueue import Entry, WorkQueue
 from mcagent.controller.machinery.writer import ConflictError, NotLeadingError, Writer
 from mcagent.controller.machinery.written import WrittenObjects
 from mcagent.kube.client import Client
+from mcagent.kube.errors import ApiRefusalError
 from mcagent.model.api.base import ApiObject
 from mcagent.model.errors import SourceError
 from mcagent.supervised import attempt
@@ -100,9 +101,9 @@ class Worker:
 
     def _carry_out(self, entry: Entry, queue: WorkQueue, desired: DesiredObjects, epoch: int) -> str:
         """Write what is wanted, in order. Returns how it went, as metrics name it."""
-        result, writer = "unchanged", self._writer(epoch)
+        result, writer, failed = "unchanged", self._writer(epoch), False
         for step in desired.steps:
-            ref, present = _ref_of(step), None
+            ref, present, write = _ref_of(step), None, None
             try:
                 present = writer.present(ref)
                 if (write := writer.plan(step, present)) is None:
@@ -112,7 +113,7 @@ class Worker:
                     queue.add_after(entry, wait)
                     if write.verb is Verb.STATUS:
                         continue  # a report, on which the later steps do not build
-                    return result
+                    break
                 for done in writer.carry_out(step, present, write):
                     if self._written.count(done, time.monotonic()):
                         log.warning("%s: %s keeps being reverted: writing it less often", entry[0], ref)
@@ -133,9 +134,12 @@ class Worker:
                 self._refused[entry] = self._refused.get(entry, frozenset()) | {ref}
                 if self._written.failed(ref, str(err)):
                     log.warning("%s: %s: %s", entry[0], ref, err)
-                return "failed"
+                failed = True
+                if write is None or write.verb is not Verb.STATUS or not _concerns_object(err):
+                    break
+                continue
             self._succeeded(entry, queue, step, epoch)
-        return result
+        return "failed" if failed else result
 
     def _writer(self, epoch: int) -> Writer:
         return Writer(
@@ -169,6 +173,11 @@ class Worker:
     def _succeeded(self, entry: Entry, queue: WorkQueue, step: Wanted | Ref, epoch: int) -> None:
         if self._written.succeeded(_ref_of(step), epoch if isinstance(step, Wanted) else None):
             queue.add([entry])  # what reported the failure must go
+
+
+def _concerns_object(err: SourceError) -> bool:
+    """Tell whether the API server may accept other writes, which it refused for this object or kind."""
+    return isinstance(err, ApiRefusalError) and err.code < 500 and err.code not in (401, 429)
 
 
 def _ref_of(step: Wanted | Ref) -> Ref:

@@ -47,6 +47,14 @@ imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- if eq (.Values.agent.config.healthListen | default "") "0" }}
 {{- fail "agent.config.healthListen must be address:port: the DaemonSet's probes ask it" }}
 {{- end }}
+{{- range $role := list "member" "leader" }}
+{{- $v := index $.Values $role }}
+{{- $address := dig "health" "healthProbeBindAddress" "" $v.config }}
+{{- $used := and $v.enabled $address (not (and $v.hostNetwork (eq $role "leader"))) }}{{/* see leader.yaml */}}
+{{- if and $used (not (regexMatch "^(0\\.0\\.0\\.0|\\[::\\])?:" $address)) }}
+{{- fail (printf "%s.config.health.healthProbeBindAddress must be an address of all devices, such as :8080: the kubelet asks the Pod's" $role) }}
+{{- end }}
+{{- end }}
 {{- range $role, $durations := .Files.Get "files/durations.json" | fromJson }}
 {{- range $path, $bounds := $durations }}
 {{- $value := (index $.Values $role).config }}

@@ -1,7 +1,8 @@
 """The discovery of the cluster's UID, and of its Service CIDR if the configuration does not have it.
 
 From Kubernetes 1.33 on the ServiceCIDR object "kubernetes" has it. Older API servers name it when they refuse a
-Service with a ClusterIP outside of it; the request is a dry run, so no Service is created.
+Service with a ClusterIP outside of it; the request is a dry run, so no Service is created. Where neither says it,
+the Gateways have the one that was discovered last.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from mcagent.core.addresses.rules import refuse_network
 from mcagent.kube.client import Client
 from mcagent.kube.errors import ApiRefusalError
 from mcagent.model.api.kubernetes import ApiNamespace, ServiceCidr
+from mcagent.model.api.multicluster import ApiGateway
 from mcagent.model.errors import SourceError
 from mcagent.model.kinds import object_path
 from mcagent.model.net import network_or_none
 from mcagent.model.objects import Kind
+from mcagent.model.parsing.clusters import SERVICE_CIDR_ANNOTATION
 from mcagent.model.parsing.decode import read_as
 
 DEFAULT_NAME = "kubernetes"  # of the ServiceCIDR that the API server makes from its own flags
@@ -25,7 +28,11 @@ _RANGE = re.compile(r"The range of valid IPs is ([0-9a-fA-F:./, ]+)")
 
 
 class UnknownCidrError(SourceError):
-    """The API server responds without its Service CIDR."""
+    """The API server responds without its Service CIDR. `passing`: its next response may have it."""
+
+    def __init__(self, message: str, *, passing: bool = False) -> None:
+        super().__init__(message)
+        self.passing = passing
 
 
 def discover_cluster_uid(client: Client) -> str:
@@ -68,13 +75,32 @@ def _by_refusal(client: Client, namespace: str) -> str:
     try:
         client.request("POST", object_path(Kind.SERVICE, namespace), {"dryRun": "All"}, body=body)
     except ApiRefusalError as err:
-        if err.code in (401, 429) or err.code >= 500:
-            raise  # the next answer may be another one
+        if err.code == 401:
+            raise  # as of every other request
         cidr = cidr_in_refusal(str(err)) if err.code == 422 else None
         if cidr is not None:
             return cidr
-        raise UnknownCidrError(f"the Service CIDR cannot be detected: set serviceCIDR ({err})") from err
+        message = f"the Service CIDR cannot be detected: set serviceCIDR ({err})"
+        raise UnknownCidrError(message, passing=err.code == 429 or err.code >= 500) from err
     raise UnknownCidrError("the Service CIDR cannot be detected: the API server took 0.0.0.0: set serviceCIDR")
+
+
+def last_service_cidr(client: Client, namespace: str) -> str:
+    """Return the IPv4 Service CIDR that the Gateways of a namespace have; "" without one.
+
+    Raises SourceError if there is no response.
+    """
+    try:
+        answer = client.request("GET", object_path(Kind.GATEWAY, namespace))
+    except ApiRefusalError as err:
+        if err.code not in (403, 404):
+            raise
+        return ""
+    items = answer.get("items") if isinstance(answer, dict) else None
+    raw = items if isinstance(items, list) else ()
+    gateways = [read_as(ApiGateway, item) for item in raw if isinstance(item, dict)]
+    # The annotation has the real one where the cluster has an export range.
+    return first_ipv4(item.annotation(SERVICE_CIDR_ANNOTATION) or item.service_cidr for item in gateways) or ""
 
 
 def cidr_in_refusal(text: str) -> str | None:

@@ -97,7 +97,7 @@ class GatewayElection:
                 )
                 subject = str(self._ref(name, view))
                 events.append(Event(subject=subject, reason="GatewayDemoted", message=message))
-        steps: list[Wanted | Ref] = []
+        updates: list[Wanted] = []
         real, published = self._settings.service_cidr, published_cidr(view, self._settings)
         moved = published != (real or "")
         for name in chosen:
@@ -115,8 +115,9 @@ class GatewayElection:
                 internal_ip=ips[1],
                 service_cidr=(published or ABSENT) if real else UNSET,
             )
-            steps.append(Wanted(ref=self._ref(name, view), body=body))
-        steps += [self._ref(name, view) for name in present if name not in chosen]
+            updates.append(Wanted(ref=self._ref(name, view), body=body))
+        updates.sort(key=lambda step: bool(view.failure(step.ref)))  # a refused one holds up no other gateway
+        steps: list[Wanted | Ref] = [*updates, *(self._ref(name, view) for name in present if name not in chosen)]
         events += refused_writes(steps, view, cluster_set.subject, "GatewayNotWritten")
         return DesiredObjects(steps=steps, events=events)
 

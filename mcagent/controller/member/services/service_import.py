@@ -7,7 +7,7 @@ that they may have.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import islice
 
@@ -170,7 +170,10 @@ class ServiceImports:
         return keys
 
     def desired(self, key: str, view: View, now: float) -> DesiredObjects:  # noqa: ARG002
-        """Return the objects of an imported Service; events alone while it cannot be imported."""
+        """Return the objects of an imported Service; events alone while it cannot be imported.
+
+        Those of a present Service that were refused come last: they hold up no endpoints of present slices.
+        """
         leader, cluster_set = joined_leader(view), cluster_set_of(view)
         namespace, _, name = key.partition("/")
         target = ImportedService(namespace=namespace, name=name)
@@ -216,8 +219,12 @@ class ServiceImports:
             ),
         )
         desired = self._steps(target, service_spec, objects, accepted.refused, view)
-        events = [*desired.events, *refused_writes(desired.steps, view, about)]
-        return DesiredObjects(steps=desired.steps, events=events)
+        steps = desired.steps
+        if view.get(target.service, ApiService) is not None:
+            present = {endpoint_slice.name for endpoint_slice in our_slices(target, view)}
+            steps = _refused_last(steps, {target.slice(name) for name in objects.slices.keys() - present}, view)
+        events = [*desired.events, *refused_writes(steps, view, about)]
+        return DesiredObjects(steps=steps, events=events)
 
     def _full(self, target: ImportedService, view: View, about: str) -> Event | None:
         """Return the Event for an import above `maxImportedServices`; None if there is room, or it is imported."""
@@ -271,6 +278,14 @@ class ServiceImports:
             return DesiredObjects(steps=steps, events=events)
         steps.append(objects.service_import)
         return DesiredObjects(steps=steps, events=events)
+
+
+def _refused_last(steps: Sequence[Wanted | Ref], new: Set[Ref], view: View) -> list[Wanted | Ref]:
+    """Return the steps with those last that were refused; all `new` ones, if one was, since quotas count them."""
+    refs = {ref: step for step in steps for ref in [step if isinstance(step, Ref) else step.ref]}
+    refused = {ref for ref in refs if view.failure(ref)}
+    late = refused | new if refused & new else refused
+    return [*(step for ref, step in refs.items() if ref not in late), *(refs[ref] for ref in refs if ref in late)]
 
 
 def _with_endpoints(change: ObjectChange, view: View) -> set[str]:

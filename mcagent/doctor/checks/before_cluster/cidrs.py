@@ -71,7 +71,9 @@ def own_cidrs(cluster: ExaminedCluster) -> ClusterCidrs:
     cluster.progress("CIDRs")
     try:
         services = [discover_service_cidr(cluster.client)]
-    except UnknownCidrError:
+    except UnknownCidrError as error:
+        if error.passing:
+            raise
         services = []
     pods = [str(cidr) for cidr in cluster.config.pod_cidrs]
     pods = pods or [cidr for node in cluster.objects(ApiNode) for cidr in node.spec.pod_cidrs]
