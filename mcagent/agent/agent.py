@@ -21,12 +21,12 @@ from mcagent.agent.flow_purge import COMMAND, FlowPurge
 from mcagent.agent.object_reader import ObjectReader
 from mcagent.agent.reachability import Reachability
 from mcagent.agent.reports.counters import (
-    ServiceCounts,
     conntrack_use,
     drop_counts,
     nft_drop_counts,
     port_statistics,
     rule_counts,
+    service_counts,
     wireguard_report,
 )
 from mcagent.agent.reports.link_reader import LinkReader
@@ -166,7 +166,7 @@ class Agent:
             drops=lambda: drop_counts(backends.openflow),
             nft_drops=lambda: nft_drop_counts(backends.nft),
             rules=lambda: rule_counts(backends.openflow),
-            services=ServiceCounts(backends.openflow),
+            services=lambda: service_counts(backends.openflow),
             live=lambda: self.failover.report,
             probes=self._probes.report,
             wireguard=lambda: wireguard_report(backends.wireguard),

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from mcagent.agent.lock import BusyError, node_lock
-from mcagent.agent.reports.counters import ServiceCounts, rule_counts, service_counts
+from mcagent.agent.reports.counters import rule_counts, service_counts
 from mcagent.api.codec import from_json
 from mcagent.api.status import BackendStatus, GatewayGroup, GatewayStatus, PassStatus, Status, TunnelStatus
 from mcagent.cli.inspect.status import text
@@ -296,21 +296,6 @@ def test_counters_that_could_not_be_read_are_absent(agent: Agent) -> None:
     names = [metric.name for metric in policy_metrics({7: RULE}, rules)]
     names += [metric.name for metric in export_metrics(NodeState(role=NodeRole.GATEWAY), connections)]
     assert names == ["mcagent_exported_endpoints", "mcagent_exported_endpoints_hash"]
-
-
-def test_connections_that_could_not_be_counted_are_those_counted_last() -> None:
-    """The next difference that `mcagent top --by service` shows is not of all connections since the start."""
-    readings: list[dict[int, int] | None] = [None, {7: 5}, None, {7: 6}]
-
-    class Switch:
-        def flow_stats(self, cookies: str) -> dict[int, int]:
-            if (reading := readings.pop(0)) is None:
-                raise BackendError("openflow", "run", cookies, "ovs-ofctl did not end in 10 s")
-            return reading
-
-    switch: Any = Switch()
-    counts = ServiceCounts(switch)
-    assert [counts() for _ in range(4)] == [None, {7: 5}, {7: 5}, {7: 6}]
 
 
 def test_rules_beyond_the_first_have_one_time_series_for_each_verdict() -> None:

@@ -72,16 +72,6 @@ def test_no_rate_is_negative_and_standing_still_is_none(counted: list[dict[str, 
         assert before or not any(rates)
 
 
-def test_a_tunnel_that_could_not_be_read_has_no_rate() -> None:
-    """While ovsdb-server restarts, /status has no counters; afterwards they are not the traffic of two seconds."""
-    before = read(tunnel("remote", "east", "192.0.2.1", rx_bytes=1000))
-    unread = read({**tunnel("remote", "east", "192.0.2.1"), "exists": False, "up": None})
-    after = read(tunnel("remote", "east", "192.0.2.1", rx_bytes=10**12))
-    for first, second in ((before, unread), (unread, after)):
-        (row,) = top.rates(first, second, 2.0)
-        assert (row.tunnels, row.in_bytes_per_second) == (1, 0.0)
-
-
 def exporting(**counts: int) -> Status:
     """Return the status of a gateway that counts connections, but not those of one Service, as an older one."""
     exports = {name.replace("_", "/"): {"endpoints": 1, "hash": 7, "connections": n} for name, n in counts.items()}

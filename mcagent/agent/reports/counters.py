@@ -104,20 +104,6 @@ def service_counts(openflow: OpenFlowBackend) -> Mapping[int, int] | None:
     return {cookie & 0xFFFFFFFF: packets for cookie, packets in packets_by_cookie.items()}
 
 
-class ServiceCounts:
-    """Calling it returns `service_counts`, or the last ones while they cannot be read: /status has no unknown."""
-
-    def __init__(self, openflow: OpenFlowBackend) -> None:
-        self._openflow = openflow
-        self._last: Mapping[int, int] | None = None
-
-    def __call__(self) -> Mapping[int, int] | None:
-        """Return packets by the ID of an exported Service's port; None: unknown."""
-        if (counts := service_counts(self._openflow)) is not None:
-            self._last = counts
-        return self._last
-
-
 def forwarded_packets(openflow: OpenFlowBackend) -> Packets | None:
     """Return the packets that other clusters, and Nodes of this one, sent through this gateway; None: unknown.
 

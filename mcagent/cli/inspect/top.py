@@ -10,7 +10,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import starmap
 
 from mcagent.api.codec import to_json
 from mcagent.api.status import Status
@@ -62,7 +61,7 @@ Key = tuple[str, str, str]  # Node, cluster ("": this one), the gateway's or Nod
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """The counters of one tunnel ({}: it does not exist, or could not be read), and whether its peer is used."""
+    """The counters of one tunnel, and whether its peer is used."""
 
     counters: Mapping[str, int]
     live: bool
@@ -133,7 +132,6 @@ def readings(statuses: Mapping[str, Status], *, local: bool) -> dict[Key, Readin
             counters = {
                 name: sum(tunnel.statistics.get(statistic, 0) for statistic in statistics)
                 for name, statistics in _COUNTERS.items()
-                if tunnel.exists
             }
             key = (tunnel.peer, tunnel.remote_ip) if tunnel.remote else ("", tunnel.peer)
             readings_by_key[node, *key] = Reading(counters=counters, live=live)
@@ -154,10 +152,7 @@ def rates(
 
     def rate(keys: list[Key], counter: str) -> float:
         pairs = ((before.get(key, after[key]), after[key]) for key in keys)
-        counts = (
-            (old.counters[counter], new.counters[counter]) for old, new in pairs if old.counters and new.counters
-        )
-        return sum(starmap(_increase, counts)) / seconds
+        return sum(_increase(old.counters[counter], new.counters[counter]) for old, new in pairs) / seconds
 
     rows = (
         TrafficRow(
