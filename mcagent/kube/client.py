@@ -19,7 +19,6 @@ from urllib.parse import urlencode
 from mcagent.kube.addresses import ServerAddresses
 from mcagent.kube.credentials import Credentials
 from mcagent.kube.errors import (
-    TLS,
     ApiGarbageError,
     ApiRefusalError,
     ApiUnreachableError,
@@ -46,8 +45,8 @@ _JSON = "application/json"
 class Client:
     """One API server. Safe to use from many threads.
 
-    Credentials that the server refuses, or that cannot be read, are read again for the next request, also after a
-    failure of TLS: a certificate may have been renewed, a kubeconfig replaced.
+    Credentials that the server refuses, or that cannot be read, are read again for the next request: a certificate
+    may have been renewed, a kubeconfig replaced.
 
     `kubeconfig` is a path, or its content; "" means the Pod's service account (in-cluster). `context` "" means
     the current one. Raises SourceError when the credentials cannot be read.
@@ -187,10 +186,7 @@ class Client:
                 retries=False,
             )
         except failures() as err:
-            words = words_of(err)
-            if words.startswith(TLS):  # another authority signs, or ours is refused
-                self._renew(credentials)
-            raise ApiUnreachableError(f"{where}: {words}") from err
+            raise ApiUnreachableError(f"{where}: {words_of(err)}") from err
         stream = Stream(response, where)
         self._addresses.note(stream.socket)
         if response.status >= 300:

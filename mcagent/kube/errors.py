@@ -11,7 +11,6 @@ from mcagent.model.errors import SourceError
 from mcagent.model.parsing.document import decode
 from mcagent.model.parsing.field import printable
 
-TLS = "TLS: "  # how `words_of` begins for a failure of it
 _SHOWN = 600  # characters of a server's message that are shown
 _FORBIDDEN, _MISSING, _GONE = 403, 404, 410
 # How an API server begins the refusals of webhooks and ValidatingAdmissionPolicies, which also have status 403
@@ -147,7 +146,7 @@ def words_of(err: BaseException) -> str:
             return text
     for cause in chain:
         if isinstance(cause, ssl.SSLError):
-            return f"{TLS}{cause}"
+            return f"TLS: {cause}"
         if isinstance(cause, OSError) and cause.strerror:
             return cause.strerror
     if isinstance(err, exceptions.ConnectTimeoutError):

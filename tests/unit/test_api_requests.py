@@ -227,20 +227,6 @@ def test_credentials_that_are_refused_are_read_again(
     assert pool.cleared == 2
 
 
-def test_credentials_are_read_again_after_a_failure_of_tls(pool: Pool, kubeconfig: Path) -> None:
-    """The authority of the server's certificate was replaced, and the kubeconfig has the other one by now."""
-    client = Client(str(kubeconfig))
-    kubeconfig.write_text(json.dumps(token_kubeconfig(SERVER, b"", "second")))
-    error = exceptions.SSLError("as urllib3 raises it")
-    error.__context__ = ssl.SSLCertVerificationError(1, "unable to get local issuer certificate")
-    pool.answers = [error]
-    with pytest.raises(ApiUnreachableError, match="local issuer"):
-        client.request("GET", "/a")
-    pool.answers = [Response(b"7")]
-    assert client.request("GET", "/a") == 7
-    assert pool.requests[1][2]["headers"]["authorization"] == "Bearer second"
-
-
 def test_credentials_that_cannot_be_read_are_read_again(pool: Pool, kubeconfig: Path, tmp_path: Path) -> None:
     """A kubeconfig may name another file for its token."""
     document = token_kubeconfig(SERVER, b"", "")
