@@ -215,6 +215,21 @@ def test_explain_tells_which_endpoints_of_a_service_are_in_the_own_cluster(
         )
 
 
+def test_explain_leaves_a_service_of_the_same_cluster_to_the_cni(
+    world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Agents enforce rules within the cluster only for imported Services: the Service itself is not closed."""
+    slice_ = manifest("discovery.k8s.io/v1", "EndpointSlice", "base-1", "shop")
+    slice_["metadata"]["labels"] = {"kubernetes.io/service-name": "base"}
+    slice_ |= {"addressType": "IPv4", "endpoints": [{"addresses": ["10.1.0.3"]}], "ports": [{"port": 8080}]}
+    rule = antrea("no-base", "egress", {"action": "Drop", "toServices": [{"name": "base", "namespace": "shop"}]})
+    (world / "base.yaml").write_text(yaml.safe_dump_all([slice_, rule]), encoding="utf-8")
+    code, (step,) = explain(world, capsys, "--from", "data/mysql-0", "--to", "shop/base", "--port", "8080")
+    assert (code, step["verdict"], step["policy"]) == (0, "Allow", "")
+    expected = "ClusterNetworkPolicy no-base egress[0] is about a Service of the same cluster"
+    assert step["why"] == f"{expected}, where only the CNI decides"
+
+
 def translated(folder: Path, virtual: str, pod_address: str, *blocks: Manifest) -> ClusterPolicies:
     """Return a cluster with the Pod CIDR 10.244.0.0/16, and `virtual` in its place elsewhere ("": none)."""
     gateway = manifest("multicluster.crd.antrea.io/v1alpha1", "Gateway", "node-1", "mc")
