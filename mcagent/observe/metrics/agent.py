@@ -26,7 +26,7 @@ from mcagent.model.node_state import NodeRole
 from mcagent.model.plan import Desired
 from mcagent.observe.exports import export_metrics
 from mcagent.observe.gateways import LiveReport, TunnelCounters
-from mcagent.observe.metric_families import by_word, counter, gauge, single
+from mcagent.observe.metric_families import Rising, by_word, counter, gauge, single
 from mcagent.observe.metrics.liveness import liveness_metrics, probe_metrics
 from mcagent.observe.metrics.policies import policy_metrics
 from mcagent.observe.metrics.wireguard import wireguard_metrics
@@ -56,6 +56,16 @@ _STATISTICS = (
 
 
 COUNTERS = tuple(key for _, key, _ in _STATISTICS)
+# Counters that add up what flows, or WireGuard's peers, have counted.
+_SUMS = frozenset(
+    {
+        "mcagent_dropped_packets",
+        "mcagent_policy_rule_packets",
+        "mcagent_exported_connections",
+        "mcagent_wireguard_device_receive_bytes",
+        "mcagent_wireguard_device_transmit_bytes",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +168,7 @@ class StateCollector(Collector):
     """Metrics that are read at scrape time."""
 
     def __init__(self, sources: Sources) -> None:
-        self._sources = sources
+        self._sources, self._rising = sources, Rising()
 
     def describe(self) -> Iterable[Metric]:
         """Return no metric: which ones exist depends on the state at a scrape."""
@@ -166,6 +176,10 @@ class StateCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Read all sources once and yield their metrics."""
+        for metric in self._collect():
+            yield self._rising(metric) if metric.name in _SUMS else metric
+
+    def _collect(self) -> Iterator[Metric]:
         sources = self._sources
         report = sources.report()
         yield from process_metrics(sources.ready())
