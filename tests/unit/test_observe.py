@@ -299,6 +299,37 @@ def test_counters_that_could_not_be_read_are_absent(agent: Agent) -> None:
     assert names == ["mcagent_exported_endpoints", "mcagent_exported_endpoints_hash"]
 
 
+def test_connections_that_could_not_be_read_stay_in_the_status() -> None:
+    """With a 0 in between, `mcagent top` would show all connections since the start as new ones."""
+    name = "shop/web:80/tcp"
+    port = ExportedPort(
+        name=name,
+        address=ip_address("10.96.0.8"),
+        protocol="tcp",
+        port=80,
+        client_ip_affinity=False,
+        endpoints=((ip_address("10.1.1.9"), 8080),),
+    )
+    state = NodeState(role=NodeRole.GATEWAY, services={name: port}, service_ids={name: 4})
+    report = replace(GOOD, desired=replace(DESIRED, state=state))
+    opened: dict[int, int] | None = None
+    sources = Sources(
+        report=lambda: report, informers=tuple, ready=lambda: True, ports=dict, drops=dict, services=lambda: opened
+    )
+    pages = make_pages(
+        identity=Identity(node="n1", cluster_id="west", source="kube", started_at=0.0),
+        metrics=Metrics(),
+        sources=sources,
+        alive=lambda: True,
+        pending=lambda: False,
+    )
+    shown = []
+    for count in (None, 7, None, 9, 0):
+        opened = None if count is None else {4: count}
+        shown.append(json.loads(pages["/status"]().body)["exports"]["shop/web"]["connections"])
+    assert shown == [0, 7, 7, 9, 0]
+
+
 def test_sums_of_counters_do_not_fall_when_a_part_of_them_is_gone() -> None:
     """A lower value would be a reset: rates would count all packets of the other flows again."""
     drops: dict[str, int] = {}
