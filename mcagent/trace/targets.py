@@ -133,10 +133,15 @@ def _port_name(ports: Iterable[ApiServicePort], port: int, protocol: str) -> str
 def _endpoints(
     slices: Iterable[ApiEndpointSlice], name: str | None, port: int
 ) -> Iterator[tuple[IPv4Address, int]]:
-    """Yield the ready IPv4 endpoints with the port of this name, or with `port` if there is none."""
+    """Yield the ready IPv4 endpoints with the port of this name (None: with `port`).
+
+    An endpoint without the port gets no connections: of an imported Service, a cluster may not serve each port.
+    """
     for slice_ in slices:
         ports = {entry.name: entry.port for entry in slice_.ports}
-        number = (ports.get(name) if name is not None else None) or port
+        if name is not None and name not in ports:
+            continue
+        number = (ports[name] if name is not None else None) or port
         for endpoint in slice_.endpoints:
             if endpoint.is_ready:
                 yield from ((address, number) for address in _ipv4(endpoint.addresses))

@@ -48,6 +48,20 @@ def test_the_ipv4_addresses_of_a_service_are_the_destination(
     assert [(choice.address, choice.share) for choice in target.choices] == [(IPv4Address("10.1.0.1"), 1)]
 
 
+def test_a_cluster_that_does_not_serve_a_port_gets_no_connections_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ports of an imported Service are those of all exporters: kube-proxy gives it to those with the port."""
+    metrics = {"name": "metrics", "port": 9090}
+    spec = {"clusterIP": "10.2.0.1", "ports": [*PORTS["ports"], metrics]}
+    slices = [
+        {"ports": ports, "endpoints": [{"addresses": [address]}]}
+        for ports, address in ((PORTS["ports"], "10.1.0.1"), ([metrics], "10.3.0.1"))
+    ]
+    objects = named(monkeypatch, services={"spec": spec}, endpointslices={"items": slices})
+    for port, address in ((80, "10.1.0.1"), (9090, "10.3.0.1")):
+        choices = objects.target("shop/web", port, "tcp").choices
+        assert [(str(choice.address), choice.port, choice.share) for choice in choices] == [(address, port, 1)]
+
+
 def test_a_service_without_an_ipv4_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A message says so."""
     ips = {"clusterIP": "fd00:1::1", "clusterIPs": ["fd00:1::1"]}
