@@ -162,6 +162,18 @@ def test_what_a_cluster_lacks_is_named(reader: Any, reading: object, reasons: se
     assert of_cluster(reader, reading) == reasons
 
 
+def test_identical_cidrs_need_no_other_cluster() -> None:
+    """The leader assigns ranges in their place (docs/identical-cidrs.md): that is no reason not to install."""
+    client: Any = None
+    readings = {**CLUSTER, cidrs.connected: of_west("10.96.0.0/12", "10.1.0.0/16")}
+    findings = examine(Scope.BEFORE_CLUSTER, PlannedCluster(client, CONFIG, {}, readings=readings))
+    overlaps = {finding.reason: finding for finding in findings if finding.check == cidrs.CHECK.name}
+    assert overlaps.keys() == {"ServiceCIDROverlaps", "PodCIDROverlaps"}
+    for finding in overlaps.values():
+        assert finding.level == FindingLevel.WARNING
+        assert "docs/identical-cidrs.md" in finding.do
+
+
 def test_permissions_are_those_of_the_manifests() -> None:
     """Kinds in the plural, with their groups and namespaces."""
     assert {
