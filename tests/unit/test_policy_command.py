@@ -21,7 +21,7 @@ from mcagent.model.errors import InputError
 from mcagent.model.objects import Snapshot
 from mcagent.model.parsing.labels import label_hash, normalised
 from mcagent.model.policies import Verdict
-from tests.worlds.policy_manifests import Manifest, manifest
+from tests.worlds.policy_manifests import Manifest, cluster_info, manifest
 
 WEB = normalised("shop", {}, {"app": "web"})
 
@@ -176,6 +176,18 @@ def test_explain_of_labels_leaves_out_the_own_cluster(world: Path, capsys: pytes
     with pytest.raises(InputError, match="its CNI decides"):
         senders("west", of="west")
     capsys.readouterr()
+
+
+def test_explain_judges_labels_of_each_cluster_where_the_leader_does_not_say_which_have_them(world: Path) -> None:
+    """As Antrea's: a rule may name one of them."""
+    infos = [cluster_info(name, number) for number, name in enumerate(("north", "west"), 1)]
+    (world / "clusters.yaml").write_text(yaml.safe_dump_all(infos), encoding="utf-8")
+    side = ClusterPolicies("", apply_changes(Snapshot(), [*read_files([world])]), PolicyFailureMode.CLOSED)
+    (key,) = side.snapshot.label_identities
+    identities = {key: replace(side.snapshot.label_identities[key], clusters=None)}
+    side.snapshot = replace(side.snapshot, label_identities=identities)
+    asked = [step.request for step in steps("shop:app=web", "data/mysql-0", Port(), side)]
+    assert [(request.cluster, request.identity) for request in asked] == [("north", 9), ("west", 9)]
 
 
 def test_explain_tells_which_endpoints_of_a_service_are_in_the_own_cluster(

@@ -13,6 +13,7 @@ from functools import cached_property
 from flows.pipeline.prefixes import address_in_bridge, address_in_kernel
 from mcagent.cli.common.policy_view import Decision, InForce, Request, decide, decide_within, in_force
 from mcagent.core.local_cluster.prefixes import prefixes_by_objects
+from mcagent.core.policies.label_matching import cluster_ids
 from mcagent.core.policies.pipeline_input import backends
 from mcagent.model.config import Config, PolicyFailureMode
 from mcagent.model.errors import InputError
@@ -268,7 +269,7 @@ def _known(here: ClusterPolicies, far: ClusterPolicies, pod: Pod, cluster: str) 
         if text not in identities:
             yield sender
         else:
-            yield from _from_clusters(identities[text], cluster, sender)
+            yield from _from_clusters(identities[text], cluster, far, sender)
 
 
 def _senders(
@@ -290,7 +291,7 @@ def _senders(
     senders = [
         sender
         for identity in sorted(identities, key=lambda identity: identity.label)
-        for sender in _from_clusters(identity, cluster)
+        for sender in _from_clusters(identity, cluster, far)
     ]
     remote_senders = [sender for sender in senders if not own or sender.cluster != own]
     if (senders and not remote_senders) or (own and cluster == own):
@@ -299,10 +300,12 @@ def _senders(
     yield from remote_senders or [OtherEnd(cluster=cluster, labels=source)]
 
 
-def _from_clusters(identity: LabelIdentity, cluster: str, sender: OtherEnd | None = None) -> Iterator[OtherEnd]:
-    """Yield it once for each cluster that has such Pods; what another sends counts as unknown."""
-    owners = (cluster,) if cluster or identity.clusters is None else sorted(identity.clusters)
-    for owner in owners or ("",):
+def _from_clusters(
+    identity: LabelIdentity, cluster: str, far: ClusterPolicies, sender: OtherEnd | None = None
+) -> Iterator[OtherEnd]:
+    """Yield it once for each cluster that may have such Pods; what another sends counts as unknown."""
+    exporters = cluster_ids(far.snapshot.cluster_infos) if identity.clusters is None else identity.clusters
+    for owner in (cluster,) if cluster else sorted(exporters) or ("",):
         believed = identity.clusters is None or owner in identity.clusters
         number = identity.id if believed else UNKNOWN
         yield replace(sender or OtherEnd(), cluster=owner, labels=identity.label, identity=number)
