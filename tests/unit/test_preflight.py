@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from dataclasses import replace
 from ipaddress import ip_network
@@ -118,6 +119,30 @@ def test_encryption_that_is_not_possible_is_named_before_it_is_configured(
     assert _reasons(Scope.BEFORE_NODE, ExaminedNode(planned, Status(), readings=everything)) == reasons
     plain = _reasons(Scope.BEFORE_NODE, ExaminedNode(Settings(core=CONFIG), Status(), readings=everything))
     assert plain == reasons - {"DatapathCannotEncrypt", "WireGuardMissing"}
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, {"listen": 10360, "healthListen": 10361}),
+        ({"listen": ":20360", "health_listen": "127.0.0.1:20361"}, {"listen": 20360, "healthListen": 20361}),
+        ({"health_listen": "0"}, {"listen": 10360}),
+    ],
+)
+def test_ports_are_those_of_the_planned_configuration(values: dict[str, str], expected: dict[str, int]) -> None:
+    """Another port than the one that is in use, as the check recommends, is the one that is tried."""
+    found = ports.agent_ports(Settings(core=CONFIG, **values))  # type: ignore[arg-type]
+    assert {key: port for _, port, key in found} == expected
+
+
+@pytest.mark.parametrize(("key", "field"), [("listen", "listen"), ("healthListen", "health_listen")])
+def test_a_configured_port_of_another_program_is_reported(key: str, field: str) -> None:
+    """Whatever the ports of the DaemonSet are."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        values: dict[str, Any] = {field: f"127.0.0.1:{port}"}
+        node = ExaminedNode(Settings(core=CONFIG, **values), Status())
+        assert ("tcp", port, key) in ports.taken(node)
 
 
 def test_ports_of_an_installed_agent_are_its_own() -> None:
