@@ -140,10 +140,12 @@ class PathTracer:
         """Yield the hops of the first packet of a connection from Node `start`."""
         if not is_remote(self.status(start), probe.destination):
             why = "no other cluster has this address: the packet is left to this cluster's own network"
-            closed = False
+            hop = replace(_hop(start, self.status(start), probe), why=why, local=True)
             with contextlib.suppress(McagentError):  # the Node cannot be traced: nothing is known of its policies
-                closed = self.trace_at(start, probe)[0].own_endpoint_closed
-            yield replace(_hop(start, self.status(start), probe), why=why, local=True, closed=closed)
+                trace, tracer, unasked = self.trace_at(start, probe)
+                hop = replace(hop, closed=trace.own_endpoint_closed)
+                hop = _as_simulated(hop, tracer, unasked) if hop.closed and unasked else hop
+            yield hop
             return
         yield from self._hops(start, probe, {})
 

@@ -99,6 +99,7 @@ class PathReport:
                 f"NOT delivered: policies about Services drop it on {self.hops[0].node} (nft chain {CHAIN}); "
                 f"mcagent policy explain --from POD --to {self.target.name or self.target.address} names the rule"
             )
+            verdict += ", if chains are as simulated" if self.hops[0].origin is Origin.SIMULATOR else ""
         elif self.hops[0].local:
             verdict = "not known: no other cluster has this address; within this cluster the CNI delivers packets"
         elif self.hops[-1].trace is None:

@@ -303,7 +303,18 @@ def test_an_endpoint_of_this_cluster_that_policies_close_is_not_called_delivered
     assert (report.local, report.as_json()["local"]) == (False, False)
     text = " ".join(report.as_text().split())
     assert "verdict: NOT delivered: policies about Services drop it on w (nft chain mct_own_endpoints); " in text
-    assert "mcagent policy explain --from POD --to shop/web names the rule" in text
+    assert text.endswith("mcagent policy explain --from POD --to shop/web names the rule")
+    simulated_node = replace(simulated("w"), trace=lambda _: NodeTrace(own_endpoint_closed=True))
+
+    def fail(_node: str, _page: str) -> Mapping[str, Any]:
+        raise McagentError("no answer")
+
+    hops = list(
+        PathTracer(statuses=statuses("w"), ask=fail, simulate=lambda *_: simulated_node).forward("w", probe)
+    )
+    text = " ".join(replace(report, hops=hops).as_text().split())
+    assert text.endswith("names the rule, if chains are as simulated")
+    assert "simulated: no answer" in text
 
 
 def test_a_node_without_a_tunnel_to_the_sender_drops_the_packet() -> None:
