@@ -111,11 +111,11 @@ def make_pages(
         opened = counts if (counts := sources.services()) is not None else opened
         return opened
 
-    known = replace(sources, services=connections)
+    status_sources = replace(sources, services=connections)
     return standard_pages(
         checks=current_checks,
         failures=failures,
-        status=lambda: to_json(status_of(identity, known, current_checks(), alive=not failures())),
+        status=lambda: to_json(status_of(identity, status_sources, current_checks(), alive=not failures())),
         registry=metrics.registry,
     )
 

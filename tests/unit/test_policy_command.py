@@ -186,8 +186,8 @@ def test_explain_judges_labels_of_each_cluster_where_the_leader_does_not_say_whi
     (key,) = side.snapshot.label_identities
     identities = {key: replace(side.snapshot.label_identities[key], clusters=None)}
     side.snapshot = replace(side.snapshot, label_identities=identities)
-    asked = [step.request for step in steps("shop:app=web", "data/mysql-0", Port(), side)]
-    assert [(request.cluster, request.identity) for request in asked] == [("north", 9), ("west", 9)]
+    requests = [step.request for step in steps("shop:app=web", "data/mysql-0", Port(), side)]
+    assert [(request.cluster, request.identity) for request in requests] == [("north", 9), ("west", 9)]
 
 
 def test_explain_tells_which_endpoints_of_a_service_are_in_the_own_cluster(

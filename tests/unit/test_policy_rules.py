@@ -198,11 +198,11 @@ def test_a_rule_names_clusters_where_the_leader_does_not_say_which_have_the_labe
     spec = {"priority": 1, "appliedTo": [{"namespaceSelector": {}}], "ingress": rules}
     objects = [*world(Random(0), policies=0)]
     objects.append(manifest("crd.antrea.io/v1beta1", "ClusterNetworkPolicy", "of-east", spec=spec))
-    known = policy_view.in_force(read(objects), config(PolicyFailureMode.CLOSED))
+    in_force = policy_view.in_force(read(objects), config(PolicyFailureMode.CLOSED))
     space, own, _, exporters = SENDERS[3]
     assert exporters is None
     for name, verdict in (("east", action), ("west", "Reject")):
-        asked = policy_oracle.Request(
+        client_request = policy_oracle.Request(
             direction="ingress",
             pod=next(iter(PODS)),
             address="10.2.1.1",
@@ -210,7 +210,7 @@ def test_a_rule_names_clusters_where_the_leader_does_not_say_which_have_the_labe
             labels=({labels.NAMESPACE_NAME: space, **SPACES[space]}, own),
             port=80,
         )
-        assert policy_view.decide(known, as_seen(asked)).verdict == verdict
+        assert policy_view.decide(in_force, as_seen(client_request)).verdict == verdict
 
 
 @pytest.mark.parametrize(

@@ -131,8 +131,8 @@ def test_encryption_that_is_not_possible_is_named_before_it_is_configured(
 )
 def test_ports_are_those_of_the_planned_configuration(values: dict[str, str], expected: dict[str, int]) -> None:
     """Another port than the one that is in use, as the check recommends, is the one that is tried."""
-    found = ports.agent_ports(Settings(core=CONFIG, **values))  # type: ignore[arg-type]
-    assert {key: port for _, port, key in found} == expected
+    settings = Settings(core=CONFIG, **values)  # type: ignore[arg-type]
+    assert {key: port for _, port, key in ports.agent_ports(settings)} == expected
 
 
 @pytest.mark.parametrize(("key", "field"), [("listen", "listen"), ("healthListen", "health_listen")])

@@ -61,11 +61,11 @@ Key = tuple[str, str, str]  # Node, cluster ("": this one), the gateway's or Nod
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """The counters of one tunnel, and whether its peer is used. `known`: its agent could read the counters."""
+    """The counters of one tunnel, and whether its peer is used. `counted`: its agent could read the counters."""
 
     counters: Mapping[str, int]
     live: bool
-    known: bool = True
+    counted: bool = True
 
 
 Readings = Mapping[Key, Reading]
@@ -135,7 +135,7 @@ def readings(statuses: Mapping[str, Status], *, local: bool) -> dict[Key, Readin
                 for name, statistics in _COUNTERS.items()
             }
             key = (tunnel.peer, tunnel.remote_ip) if tunnel.remote else ("", tunnel.peer)
-            readings_by_key[node, *key] = Reading(counters=counters, live=live, known=tunnel.exists)
+            readings_by_key[node, *key] = Reading(counters=counters, live=live, counted=tunnel.exists)
     return readings_by_key
 
 
@@ -153,8 +153,10 @@ def rates(
 
     def rate(keys: list[Key], counter: str) -> float:
         pairs = ((before.get(key, after[key]), after[key]) for key in keys)
-        known = ((old.counters[counter], new.counters[counter]) for old, new in pairs if old.known and new.known)
-        return sum(_increase(old, new) for old, new in known) / seconds
+        counts = (
+            (old.counters[counter], new.counters[counter]) for old, new in pairs if old.counted and new.counted
+        )
+        return sum(_increase(old, new) for old, new in counts) / seconds
 
     rows = (
         TrafficRow(
