@@ -157,6 +157,22 @@ def test_explain_says_what_is_wrong_of_a_question(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("flag", ["--from", "--to"])
+def test_explain_says_that_a_pod_is_in_the_host_network(
+    world: Path, capsys: pytest.CaptureFixture[str], flag: str
+) -> None:
+    """It is no Pod that policies select, and no unknown name either."""
+    host = pod("shop", "exporter", "192.0.2.7", app="db")
+    host["spec"]["hostNetwork"] = True
+    (world / "host.yaml").write_text(yaml.safe_dump(host), encoding="utf-8")
+    ends = {"--from": "10.2.0.9", "--to": "data/mysql-0", flag: "shop/exporter"}
+    arguments = [text for pair in ends.items() for text in pair]
+    assert main(["policy", "explain", "--local", "-f", str(world), *arguments]) == 2
+    text = capsys.readouterr().err
+    assert flag in text
+    assert "shop/exporter is in the host network of Node node-1 (192.0.2.7)" in text
+
+
 def test_explain_of_labels_leaves_out_the_own_cluster(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Pods with such labels in west itself are not judged in west, as no rule between clusters applies to them."""
     changes = [*read_files([world])]

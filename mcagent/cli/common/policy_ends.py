@@ -142,7 +142,7 @@ def steps(
     Without `target_side` only `here` is known. `cluster`: the sender's ID, "" if not known.
     """
     far = target_side or here
-    own, other = _pod(here, source), _pod(far, target)
+    own, other = _pod(here, source, "--from"), _pod(far, target, "--to")
     if own is not None and other is not None and target_side is None:
         reason = "is a Pod of the same cluster: policies between clusters do not apply (--to-context?)"
         raise InputError("explain", "--to", f"{target} {reason}")
@@ -165,10 +165,17 @@ def steps(
         raise InputError("explain", "--from", reason)
 
 
-def _pod(side: ClusterPolicies, name: str) -> Pod | None:
-    """Return a Pod with addresses of its own: policies do not apply to the others."""
+def _pod(side: ClusterPolicies, name: str, flag: str) -> Pod | None:
+    """Return the Pod of a name; None: there is none. Raises InputError for one without an address of its own."""
     pod = side.snapshot.pods.get(name)
-    return pod if pod is not None and pod.ips else None
+    if pod is None or pod.ips:
+        return pod
+    addresses = ", ".join(map(str, pod.host_ips))
+    reason = (
+        f"is in the host network of Node {pod.node_name} ({addresses}): policies do not select it, and it has no "
+        "label identity; as the other end, give the address"
+    )
+    raise InputError("explain", flag, f"{name} {reason}")
 
 
 def _forwarded(pod: Pod) -> list[Address]:
