@@ -157,6 +157,32 @@ def test_explain_says_what_is_wrong_of_a_question(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("ends", "direction", "named"),
+    [
+        (("10.2.0.9", "10.1.0.2"), "ingress", ("data/mysql-0", "10.2.0.9")),
+        (("10.1.0.2", "10.97.0.5"), "egress", ("data/mysql-0", "10.97.0.5")),
+    ],
+)
+def test_explain_knows_pods_by_their_addresses(
+    world: Path, capsys: pytest.CaptureFixture[str], ends: tuple[str, str], direction: str, named: tuple[str, str]
+) -> None:
+    """`mcagent trace` recommends the command with the addresses of the packet that a policy has dropped."""
+    code, (step,) = explain(world, capsys, "--from", ends[0], "--to", ends[1], "--port", "80/TCP")
+    assert (code, step["direction"], (step["pod"], step["peerAddress"])) == (1, direction, named)
+
+
+def test_explain_of_two_addresses_of_the_cluster_asks_for_another_one(
+    world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Between its own Pods the CNI decides; and an address that no Pod has is no name."""
+    command = ["policy", "explain", "--local", "-f", str(world), "--from"]
+    assert main([*command, "10.1.0.2", "--to", "10.1.0.3"]) == 2
+    assert "shop/cart-0 is a Pod of the same cluster" in capsys.readouterr().err
+    assert main([*command, "10.2.0.2", "--to", "10.2.0.3"]) == 2
+    assert "is a Pod of this cluster: give NAMESPACE/POD for one" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("flag", ["--from", "--to"])
 def test_explain_says_that_a_pod_is_in_the_host_network(
     world: Path, capsys: pytest.CaptureFixture[str], flag: str

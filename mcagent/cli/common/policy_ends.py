@@ -12,6 +12,7 @@ from functools import cached_property
 
 from flows.pipeline.prefixes import address_in_bridge, address_in_kernel
 from mcagent.cli.common.policy_view import Decision, InForce, Request, decide, decide_within, in_force
+from mcagent.core.local_cluster.nodes import seniority
 from mcagent.core.local_cluster.prefixes import prefixes_by_objects
 from mcagent.core.policies.label_matching import cluster_ids
 from mcagent.core.policies.pipeline_input import backends
@@ -85,6 +86,12 @@ class ClusterPolicies:
         """Return the Pod of this cluster with a real or virtual address, as other clusters know it."""
         return OtherEnd(address=self.virtual(address), real=address_in_kernel(address, self._prefixes))
 
+    def pod_at(self, text: str) -> Pod | None:
+        """Return the newest Pod with a real or virtual address; None: there is none, or the text is no address."""
+        address = address_or_none(text)
+        pods = (pod for pod in self.snapshot.pods.values() if {*pod.ips, *map(self.virtual, pod.ips)} & {address})
+        return max(pods, key=lambda pod: seniority(pod.meta), default=None)
+
     def on(self, node: str) -> InForce:
         """Return what a Node enforces."""
         if node not in self._nodes:
@@ -143,6 +150,12 @@ def steps(
     """
     far = target_side or here
     own, other = _pod(here, source, "--from"), _pod(far, target, "--to")
+    if own is None and other is None:  # as `mcagent trace` recommends the command
+        own, other = here.pod_at(source), far.pod_at(target)
+        source, target = (
+            own.meta.key if own is not None else source,
+            other.meta.key if other is not None else target,
+        )
     if own is not None and other is not None and target_side is None:
         reason = "is a Pod of the same cluster: policies between clusters do not apply (--to-context?)"
         raise InputError("explain", "--to", f"{target} {reason}")
