@@ -128,7 +128,7 @@ def status_of(
     state = report.desired.state if report.desired is not None else None
     problems = report.desired.problems if report.desired is not None else ()
     encryption = summary_of(report.desired)
-    ports = sources.ports()
+    ports = sources.ports() or {}
     return Status(
         version=version(),
         node=identity.node,

@@ -299,6 +299,17 @@ def test_counters_that_could_not_be_read_are_absent(agent: Agent) -> None:
     assert names == ["mcagent_exported_endpoints", "mcagent_exported_endpoints_hash"]
 
 
+@pytest.mark.parametrize(("ports", "values"), [(None, []), ({}, ["0.0"]), ({TUNNEL.name: PORT}, ["1.0"])])
+def test_tunnels_that_could_not_be_read_are_not_down(ports: Any, values: list[str]) -> None:
+    """Open vSwitch forwards while its database does not answer; without the bridge they are down."""
+    metrics = Metrics()
+    metrics.watch(
+        Sources(report=lambda: GOOD, informers=tuple, ready=lambda: True, ports=lambda: ports, drops=dict)
+    )
+    lines = generate_latest(metrics.registry).decode().splitlines()
+    assert [line.rpartition(" ")[2] for line in lines if line.startswith("mcagent_tunnel_up{")] == values
+
+
 def test_connections_that_could_not_be_read_stay_in_the_status() -> None:
     """With a 0 in between, `mcagent top` would show all connections since the start as new ones."""
     name = "shop/web:80/tcp"

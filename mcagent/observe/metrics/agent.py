@@ -75,7 +75,7 @@ class Sources:
     report: Callable[[], Report]
     informers: Callable[[], Iterable[InformerState]]
     ready: Callable[[], bool]
-    ports: Callable[[], Mapping[str, PortStatistics]]  # by name
+    ports: Callable[[], Mapping[str, PortStatistics] | None]  # by name; None: unknown
     drops: Callable[[], Mapping[str, int]]  # packets by reason
     recent: Callable[[], TunnelCounters] = dict  # what tunnels carried in the last seconds
     nft_drops: Callable[[], Mapping[str, int]] = dict
@@ -195,7 +195,9 @@ class StateCollector(Collector):
             if named := report.desired.state.policy_rules:
                 yield from policy_metrics(named, sources.rules())
             yield from wireguard_metrics(report.desired, sources.wireguard())
-            yield from liveness_metrics(sources.live(), {name: port.counters for name, port in ports.items()})
+            yield from liveness_metrics(
+                sources.live(), {name: port.counters for name, port in (ports or {}).items()}
+            )
             yield from probe_metrics(sources.live(), sources.probes())
         text = (
             "Packets that the pipeline dropped, by reason (pipeline.md; over-limit: beyond newConnections, "
@@ -256,10 +258,12 @@ def _of_desired(report: Report, desired: Desired) -> Iterator[Metric]:
     yield single("mcagent_gateway_active", "1 when this Node is a gateway.", active)
 
 
-def _of_tunnels(tunnels: Iterable[TunnelPort], ports: Mapping[str, PortStatistics]) -> Iterator[Metric]:
+def _of_tunnels(tunnels: Iterable[TunnelPort], ports: Mapping[str, PortStatistics] | None) -> Iterator[Metric]:
     counts = Counts(tunnel.peer_kind for tunnel in tunnels)
     text = "Tunnels that should exist."
     yield gauge("mcagent_tunnels", text, ["peer_kind"], [([kind], counts[kind]) for kind in PeerKind])
+    if ports is None:
+        return  # a 0 would say that the tunnels are gone
     labels = ["peer_kind", "peer", "tunnel"]
     statistics = [
         ((str(tunnel.peer_kind), tunnel.peer, tunnel.name), ports.get(tunnel.name)) for tunnel in tunnels
