@@ -183,6 +183,19 @@ def test_explain_of_two_addresses_of_the_cluster_asks_for_another_one(
     assert "is a Pod of this cluster: give NAMESPACE/POD for one" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("node", "hint"), [("node1", '(did you mean "node-1"?)'), ("x", "with Pods are node-1")])
+def test_a_node_without_pods_is_not_one_without_rules(
+    world: Path, capsys: pytest.CaptureFixture[str], node: str, hint: str
+) -> None:
+    """A mistyped name does not look like a Node that forbids nothing."""
+    command = ["policy", "list", "--local", "-f", str(world), "--node"]
+    assert main([*command, node]) == 2
+    text = capsys.readouterr().err
+    assert f'no Pod is on Node "{node}"' in text
+    assert hint in text
+    assert main([*command, "node-1"]) == 0
+
+
 @pytest.mark.parametrize("flag", ["--from", "--to"])
 def test_explain_says_that_a_pod_is_in_the_host_network(
     world: Path, capsys: pytest.CaptureFixture[str], flag: str
