@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
     agents = _AgentDirectory(args)
     objects = NamedObjects(args.kubeconfig or usual_kubeconfig(), args.context)
     source, node = objects.source(args.source)
-    target = objects.target(match["host"], int(match["port"] or 80), args.proto)
+    target = objects.target(match["host"], int(match["port"] or 0), args.proto)
     start = agents.start(args.node or node, args.source)
     port = args.source_port or (secrets.choice(_UNUSED_PORTS) if args.live else _PORT)
     probe = Probe(
