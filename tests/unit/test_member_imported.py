@@ -172,8 +172,8 @@ def test_an_imported_service_has_an_ipv4_address_also_where_ipv6_is_first(
     addresses: tuple[str, ...], families: tuple[str, ...], is_other: bool, written: tuple[str, ...] | None
 ) -> None:
     """Its slices are IPv4. Families that an administrator has added stay; one of IPv6 alone is made anew."""
-    raw = {"kind": "Service", "metadata": {"name": "x", "namespace": "shop"}, "spec": {"clusterIPs": addresses}}
-    raw["spec"] |= {"clusterIP": addresses[0] if addresses else "", "ipFamilies": families}
+    spec = {"clusterIPs": addresses, "clusterIP": addresses[0] if addresses else "", "ipFamilies": families}
+    raw = {"kind": "Service", "metadata": {"name": "x", "namespace": "shop"}, "spec": spec}
     assert is_of_other_type(as_service(raw), definition()) is is_other
     if written is not None:
         assert body_of(service_object(TARGET, definition(), as_service(raw))).spec.ip_families == written
