@@ -7,6 +7,7 @@ import contextlib
 import json
 import re
 import secrets
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -132,6 +133,8 @@ def run(args: argparse.Namespace) -> int:
     live = None
     if args.live and hops[0].asked:
         live = send(hops, args.live, agents.ask_many, agents.ask)
+    elif args.live:
+        print(f"mcagent trace: no probe is sent: {hops[0].unasked or hops[0].why}", file=sys.stderr)
     report = PathReport(target=target, status=tracer.status(start), hops=hops, back=back, live=live)
     print(json.dumps(report.as_json()) if args.output == "json" else report.as_text())
     good = live.answered if live is not None else (report.answered or report.local) and not args.live
