@@ -100,13 +100,13 @@ class Agent:
         self.failover = make_failover(
             settings, self._backends, self._prober.gateway_lost, self._reachability, self._probes
         )
-        self._recent = RecentTraffic(lambda: port_statistics(self._backends.ovsdb))
+        self._recent = RecentTraffic(lambda: port_statistics(self._backends.ovsdb) or {})
         self._recorder = TurnRecorder(
             settings.core.node_name,
             self._objects.api,
             LinkReader(
                 lambda: self.failover.report,
-                lambda: port_statistics(self._backends.ovsdb),
+                lambda: port_statistics(self._backends.ovsdb) or {},
                 self._answers,
                 self._refused_pods,
                 probed=self._probes.report,
@@ -330,7 +330,7 @@ def _topology(identity: Identity, sources: Sources) -> Mapping[str, object]:
         identity.cluster_id,
         state,
         sources.live(),
-        sources.ports(),
+        sources.ports() or {},
         problems,
         probed=sources.probes(),
         findings=node_health(identity.node, state, sources.live(), problems, now, probed=sources.probes()),

@@ -53,7 +53,7 @@ class NodeTrace(Record, frozen=True):
     `reason` is the drop's name, `number` the number in its cookie, `table` and `rule` (the flow's match) the flow
     that decided. `rules` and `services` are the numbers in the cookies of matched flows of policies and exported
     Services; the names from `policies` on need a desired state. `committed` is in the order of commits. `mtu` is 0
-    if unknown.
+    if unknown. `own_endpoint_closed`: policies of the Node drop the packet to its destination in the own cluster.
     """
 
     api_version: str = field(name="apiVersion", default=VERSION)
@@ -80,6 +80,7 @@ class NodeTrace(Record, frozen=True):
     exports: tuple[str, ...] = ()
     mtu: int = 0
     shares: tuple[EndpointShare, ...] = ()
+    own_endpoint_closed: bool = field(name="ownEndpointClosed", default=False)
 
 
 class MarkedFlow(Record, frozen=True):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 Rows = Iterable[tuple[Sequence[str], float]]  # values of the labels, and the number
 
@@ -24,6 +25,31 @@ def counter(name: str, text: str, labels: Sequence[str], rows: Rows) -> CounterM
     for values, number in rows:
         family.add_metric(values, float(number))
     return family
+
+
+class Rising:
+    """Counters that are sums of what flows or peers counted: they keep what a part had counted that is gone.
+
+    A sum that fell would be a reset of the counter: rates would count all packets again. For many threads.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # By metric and labels: the sum of the present parts, and what parts that are gone had counted.
+        self._series: dict[str, dict[frozenset[tuple[str, str]], tuple[float, float]]] = {}
+
+    def __call__(self, metric: Metric) -> Metric:
+        """Return the metric with sums that do not fall. One without samples could not be read."""
+        with self._lock:
+            before, now = self._series.get(metric.name, {}), {}
+            for place, sample in enumerate(metric.samples):
+                labels = frozenset(sample.labels.items())
+                last, gone = before.get(labels, (0.0, 0.0))
+                gone += max(0.0, last - sample.value)
+                now[labels] = sample.value, gone
+                metric.samples[place] = sample._replace(value=sample.value + gone)
+            self._series[metric.name] = now or before
+        return metric
 
 
 def single(name: str, text: str, number: float) -> GaugeMetricFamily:

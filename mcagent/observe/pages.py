@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from mcagent.api.codec import converted, to_json
 from mcagent.api.status import (
@@ -103,10 +103,19 @@ def make_pages(
     def failures() -> list[str]:
         return [*([] if alive() else ["the loop is stalled"]), *(f"not running: {thread}" for thread in dead())]
 
+    opened: Mapping[int, int] = {}
+
+    def connections() -> Mapping[int, int]:
+        """Return the connections to Services that were read last: a 0 in between would look like a restart."""
+        nonlocal opened
+        opened = counts if (counts := sources.services()) is not None else opened
+        return opened
+
+    status_sources = replace(sources, services=connections)
     return standard_pages(
         checks=current_checks,
         failures=failures,
-        status=lambda: to_json(status_of(identity(), sources, current_checks(), alive=not failures())),
+        status=lambda: to_json(status_of(identity(), status_sources, current_checks(), alive=not failures())),
         registry=metrics.registry,
     )
 
@@ -119,7 +128,7 @@ def status_of(
     state = report.desired.state if report.desired is not None else None
     problems = report.desired.problems if report.desired is not None else ()
     encryption = summary_of(report.desired)
-    ports = sources.ports()
+    ports = sources.ports() or {}
     return Status(
         version=version(),
         node=identity.node,

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from flows.pipeline import declaration as d
 from flows.pipeline.prefixes import address_in_kernel
 from mcagent.api.trace import EndpointShare, NodeTrace, TracedRule
+from mcagent.core.fragments import own_endpoints
 from mcagent.core.fragments.imported import parse_shares
 from mcagent.model.config import Config
 from mcagent.model.dataplane.resources import NftChain
@@ -42,6 +43,9 @@ def with_names(trace: NodeTrace, probe: Probe, desired: Desired | None, config: 
         isolated_by=tuple(_isolating(trace, probe, desired)),
         exports=tuple(services[number] for number in dict.fromkeys(trace.services) if number in services),
         mtu=state.mtu,
+        own_endpoint_closed=own_endpoints.is_closed(
+            desired.fragments, probe.source, probe.destination, probe.protocol, probe.port
+        ),
         shares=tuple(
             EndpointShare(address=str(address), port=port, share=share)
             for chain in imported

@@ -6,6 +6,7 @@ simulated, if its objects can be read.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -78,6 +79,7 @@ class Hop:
     unasked: str = ""
     why: str = ""
     local: bool = False  # no other cluster has the destination: the packet is left to this cluster's own network
+    closed: bool = False  # policies of the Node drop it on the way to an endpoint of this cluster
 
     @property
     def asked(self) -> bool:
@@ -138,7 +140,12 @@ class PathTracer:
         """Yield the hops of the first packet of a connection from Node `start`."""
         if not is_remote(self.status(start), probe.destination):
             why = "no other cluster has this address: the packet is left to this cluster's own network"
-            yield replace(_hop(start, self.status(start), probe), why=why, local=True)
+            hop = replace(_hop(start, self.status(start), probe), why=why, local=True)
+            with contextlib.suppress(McagentError):  # the Node cannot be traced: nothing is known of its policies
+                trace, tracer, unasked = self.trace_at(start, probe)
+                hop = replace(hop, closed=trace.own_endpoint_closed)
+                hop = _as_simulated(hop, tracer, unasked) if hop.closed and unasked else hop
+            yield hop
             return
         yield from self._hops(start, probe, {})
 

@@ -10,6 +10,7 @@ from typing import Any
 from mcagent.api.codec import to_json
 from mcagent.api.status import Status
 from mcagent.api.trace import NodeTrace, TraceOutcome
+from mcagent.core.fragments.own_endpoints import CHAIN
 from mcagent.trace.drops import CAUSES
 from mcagent.trace.path import Hop, Origin, answered, delivered
 from mcagent.trace.probe import Probe
@@ -40,7 +41,7 @@ class PathReport:
     @property
     def local(self) -> bool:
         """Whether the packet goes to a ready endpoint of this cluster, which mcagent has no part in."""
-        return self.hops[0].local and bool(self.target.choices)
+        return self.hops[0].local and not self.hops[0].closed and bool(self.target.choices)
 
     def as_json(self) -> dict[str, Any]:
         """Return the JSON value."""
@@ -93,6 +94,12 @@ class PathReport:
             verdict = f"delivered to the kernel of the Node{_passing_size(self.hops)}"
         elif self.local:
             verdict = "the endpoint is of this cluster: kube-proxy and the CNI deliver it, without mcagent"
+        elif self.hops[0].closed:
+            verdict = (
+                f"NOT delivered: policies about Services drop it on {self.hops[0].node} (nft chain {CHAIN}); "
+                f"mcagent policy explain --from POD --to {self.target.name or self.target.address} names the rule"
+            )
+            verdict += ", if chains are as simulated" if self.hops[0].origin is Origin.SIMULATOR else ""
         elif self.hops[0].local:
             verdict = "not known: no other cluster has this address; within this cluster the CNI delivers packets"
         elif self.hops[-1].trace is None:

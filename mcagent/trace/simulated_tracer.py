@@ -21,7 +21,7 @@ from mcagent.core.plan.render import node_summary
 from mcagent.kube.client import Client
 from mcagent.kube.sources.once import read_once, relist
 from mcagent.model.api.multicluster import ApiGateway
-from mcagent.model.config import Config, DatapathChoice, GatewayMode
+from mcagent.model.config import Config, DatapathChoice, GatewayMode, UnverifiedLabels
 from mcagent.model.errors import McagentError
 from mcagent.model.node_state import LocalGateway, NodeRole
 from mcagent.model.objects import Kind, Snapshot
@@ -198,6 +198,8 @@ def _assumptions(config: Config, *, status_known: bool) -> Iterator[str]:
         yield "Open vSwitch in the kernel"
     if config.encrypts:
         yield "a WireGuard that works, with the key that its Gateway has"
+    if config.stretched_network_policy and config.unverified_labels is UnverifiedLabels.WITHHOLD:
+        yield "verified sources of Pods, so that it sends their label identities (unverifiedLabels: withhold)"
     if config.gateways is GatewayMode.ACTIVE_STANDBY and not config.failback:
         yield "the API's order of gateways"
     yield "a conntrack that knows the connection when its answer comes, and not before"

@@ -19,6 +19,7 @@ from mcagent.model.parsing.decode import read_as
 _SERVICE = re.compile(r"([a-z0-9-]{1,63})\.([a-z0-9-]{1,63})\.svc\.clusterset\.local\.?")
 _NAMED = re.compile(r"([a-z0-9-]{1,63})/([a-z0-9.-]{1,253})")
 IMPORTED = "antrea-mc-"  # prefix of the names of imported Services
+_PORT = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +62,10 @@ class NamedObjects:
         return addresses[0], pod.spec.node_name
 
     def target(self, where: str, port: int, protocol: str) -> TraceTarget:
-        """Return the destination, for a Service with its ready endpoints. Raises InputError, SourceError."""
+        """Return the destination, for a Service with its ready endpoints. Raises InputError, SourceError.
+
+        `port` 0: the first one of a Service with the protocol, else 80.
+        """
         service = _SERVICE.fullmatch(where)
         named = _NAMED.fullmatch(where)
         if service is not None:
@@ -69,8 +73,10 @@ class NamedObjects:
         elif named is not None:
             namespace, name = named[1], named[2]
         else:
-            return TraceTarget(address=_address_or_name("--to", where, "NAMESPACE/SERVICE"), port=port)
+            return TraceTarget(address=_address_or_name("--to", where, "NAMESPACE/SERVICE"), port=port or _PORT)
         spec = read_as(ApiService, self._get("--to", object_path(Kind.SERVICE, namespace, name))).spec
+        ports = [entry.port for entry in spec.ports if entry.protocol.lower() == protocol]
+        port = port or next(iter(ports), _PORT)
         selector = {"labelSelector": f"kubernetes.io/service-name={name}"}
         answer = self._get("--to", object_path(Kind.ENDPOINT_SLICE, namespace), selector)
         slices = [read_as(ApiEndpointSlice, item) for item in answer.get("items") or ()]
@@ -133,10 +139,15 @@ def _port_name(ports: Iterable[ApiServicePort], port: int, protocol: str) -> str
 def _endpoints(
     slices: Iterable[ApiEndpointSlice], name: str | None, port: int
 ) -> Iterator[tuple[IPv4Address, int]]:
-    """Yield the ready IPv4 endpoints with the port of this name, or with `port` if there is none."""
+    """Yield the ready IPv4 endpoints with the port of this name (None: with `port`).
+
+    An endpoint without the port gets no connections: of an imported Service, a cluster may not serve each port.
+    """
     for slice_ in slices:
         ports = {entry.name: entry.port for entry in slice_.ports}
-        number = (ports.get(name) if name is not None else None) or port
+        if name is not None and name not in ports:
+            continue
+        number = (ports[name] if name is not None else None) or port
         for endpoint in slice_.endpoints:
             if endpoint.is_ready:
                 yield from ((address, number) for address in _ipv4(endpoint.addresses))

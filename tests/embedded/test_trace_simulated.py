@@ -107,6 +107,20 @@ def test_objects_are_enough_for_the_whole_way(
     assert "Assumed: the default configuration" in report["hops"][2]["why"]
 
 
+def test_probes_that_cannot_be_sent_have_a_reason(
+    kubeconfigs: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The agent of the first Node sends them. Without one the exit code is 1, whatever the trace shows."""
+    service = next(service for service in FAR.services if service.exported)
+    remote = ["--remote-kubeconfig", str(kubeconfigs[FAR.name]), "--remote-config", str(kubeconfigs["config"])]
+    source = ["--from", f"default/{HERE.nodes[-1].pods[0].name}", "--kubeconfig", str(kubeconfigs[HERE.name])]
+    target = ["--to", f"{service.cluster_ip}:{SERVICE_PORT}"]
+    assert main(["trace", *source, *target, *remote, "--live"]) == 1
+    text = capsys.readouterr()
+    assert "verdict: delivered" in text.out
+    assert "mcagent trace: no probe is sent: there is no running Pod of an agent" in text.err
+
+
 def test_a_tunnel_that_a_gateway_reports_as_down_is_not_used(
     kubeconfigs: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

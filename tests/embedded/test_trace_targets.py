@@ -122,9 +122,9 @@ def test_a_service_has_its_address_and_ready_endpoints(objects: NamedObjects) ->
 
 
 def test_a_port_is_found_by_number_and_protocol(objects: NamedObjects) -> None:
-    """Without such a port of the Service, or of a slice, the endpoint's is the same number."""
+    """Without such a port of the Service, the endpoint's is the same number."""
     metrics = objects.target("shop/web", 9090, "udp")
-    assert {choice.port for choice in metrics.choices} == {9191, 9090}
+    assert {choice.port for choice in metrics.choices} == {9191}
     for port, protocol in ((9090, "tcp"), (80, "udp"), (81, "tcp")):
         target = objects.target("shop/web", port, protocol)
         assert (target.port, {choice.port for choice in target.choices}) == (port, {port})

@@ -51,6 +51,28 @@ def test_a_gateway_shows_its_live_tunnels() -> None:
     assert cells("gateway", {"gatewayIP": "192.0.2.1"})["LIVE TUNNELS"] == "-"
 
 
+@pytest.mark.parametrize(
+    ("ready", "reason", "message"),
+    [
+        (("True", "Exported", ""), "Valid", ""),
+        (("False", "Pending", "not yet"), "Valid", ""),
+        (("False", "NoUsableEndpoint", "no endpoint is ready"), "NoUsableEndpoint", "no endpoint is ready"),
+        (("False", "Failed", "refused"), "Failed", "refused"),
+    ],
+)
+def test_an_export_that_nothing_answers_is_not_just_valid(
+    ready: tuple[str, str, str], reason: str, message: str
+) -> None:
+    """Other clusters get no answer from it: the reason is that of the condition Ready."""
+    conditions = [
+        {"type": "Valid", "status": "True", "reason": "Valid"},
+        {"type": "Conflict", "status": "False", "reason": "NoConflicts"},
+        dict(zip(("type", "status", "reason", "message"), ("Ready", *ready), strict=True)),
+    ]
+    row = cells("serviceexport", {"status": {"conditions": conditions}})
+    assert (row["VALID"], row["REASON"], row["MESSAGE"]) == ("True", reason, message)
+
+
 def test_long_messages_are_cut_unless_the_table_is_wide() -> None:
     """The beginning and the end of a message stay, and control characters are escaped."""
     message = "begin \x1b[2J" + "x" * 1000 + " end"

@@ -159,6 +159,28 @@ def body_of(step: Wanted) -> Any:
 
 
 @pytest.mark.parametrize(
+    ("addresses", "families", "is_other", "written"),
+    [
+        ((), (), False, ("IPv4",)),
+        (("10.96.7.7",), ("IPv4",), False, ("IPv4",)),
+        (("10.96.7.7", "fd00::7"), ("IPv4", "IPv6"), False, ("IPv4", "IPv6")),
+        (("fd00::7", "10.96.7.7"), ("IPv6", "IPv4"), False, ("IPv6", "IPv4")),
+        (("fd00::7",), ("IPv6",), True, None),
+    ],
+)
+def test_an_imported_service_has_an_ipv4_address_also_where_ipv6_is_first(
+    addresses: tuple[str, ...], families: tuple[str, ...], is_other: bool, written: tuple[str, ...] | None
+) -> None:
+    """Its slices are IPv4. Families that an administrator has added stay; one of IPv6 alone is made anew."""
+    spec = {"clusterIPs": addresses, "clusterIP": addresses[0] if addresses else "", "ipFamilies": families}
+    raw = {"kind": "Service", "metadata": {"name": "x", "namespace": "shop"}, "spec": spec}
+    assert is_of_other_type(as_service(raw), definition()) is is_other
+    if written is not None:
+        assert body_of(service_object(TARGET, definition(), as_service(raw))).spec.ip_families == written
+    assert body_of(service_object(TARGET, definition())).spec.ip_families == ("IPv4",)
+
+
+@pytest.mark.parametrize(
     ("exported", "written"),
     [
         ("PreferClose", "PreferClose"),

@@ -577,6 +577,19 @@ def test_the_service_import_shows_what_the_service_is() -> None:
     assert "trafficDistribution" not in service(view)["spec"]
 
 
+def test_an_imported_service_with_an_ipv6_address_alone_is_made_anew() -> None:
+    """Earlier versions made such Services where the first family of the cluster is IPv6; nothing answered."""
+    view, controller = world(service_import(), endpoints_import("10.97.0.5"))
+    former = {"clusterIP": "fd00::7", "clusterIPs": ["fd00::7"], "ipFamilies": ["IPv6"]}
+    view.local.change(Kind.SERVICE, "shop", "antrea-mc-web", {"spec": former})
+    controller.run()
+    controller.settle()
+    spec = service(view)["spec"]
+    assert spec["ipFamilies"] == ["IPv4"]
+    assert ":" not in spec["clusterIP"]
+    assert made(view, Kind.SERVICE_IMPORT)["spec"]["ips"] == [spec["clusterIP"]]
+
+
 def test_exported_labels_and_annotations_are_on_the_service_import() -> None:
     """They come and go with the export; what was added here stays."""
     raw = service_import()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 
 from mcagent.agent.lock import BusyError, node_lock
 from mcagent.agent.reports.counters import rule_counts, service_counts
@@ -296,6 +297,79 @@ def test_counters_that_could_not_be_read_are_absent(agent: Agent) -> None:
     names = [metric.name for metric in policy_metrics({7: RULE}, rules)]
     names += [metric.name for metric in export_metrics(NodeState(role=NodeRole.GATEWAY), connections)]
     assert names == ["mcagent_exported_endpoints", "mcagent_exported_endpoints_hash"]
+
+
+@pytest.mark.parametrize(("ports", "values"), [(None, []), ({}, ["0.0"]), ({TUNNEL.name: PORT}, ["1.0"])])
+def test_tunnels_that_could_not_be_read_are_not_down(ports: Any, values: list[str]) -> None:
+    """Open vSwitch forwards while its database does not answer; without the bridge they are down."""
+    metrics = Metrics()
+    metrics.watch(
+        Sources(report=lambda: GOOD, informers=tuple, ready=lambda: True, ports=lambda: ports, drops=dict)
+    )
+    lines = generate_latest(metrics.registry).decode().splitlines()
+    assert [line.rpartition(" ")[2] for line in lines if line.startswith("mcagent_tunnel_up{")] == values
+
+
+def test_connections_that_could_not_be_read_stay_in_the_status() -> None:
+    """With a 0 in between, `mcagent top` would show all connections since the start as new ones."""
+    name = "shop/web:80/tcp"
+    port = ExportedPort(
+        name=name,
+        address=ip_address("10.96.0.8"),
+        protocol="tcp",
+        port=80,
+        client_ip_affinity=False,
+        endpoints=((ip_address("10.1.1.9"), 8080),),
+    )
+    state = NodeState(role=NodeRole.GATEWAY, services={name: port}, service_ids={name: 4})
+    report = replace(GOOD, desired=replace(DESIRED, state=state))
+    opened: dict[int, int] | None = None
+    sources = Sources(
+        report=lambda: report, informers=tuple, ready=lambda: True, ports=dict, drops=dict, services=lambda: opened
+    )
+    pages = make_pages(
+        identity=Identity(node="n1", cluster_id="west", source="kube", started_at=0.0),
+        metrics=Metrics(),
+        sources=sources,
+        alive=lambda: True,
+        pending=lambda: False,
+    )
+    shown = []
+    for count in (None, 7, None, 9, 0):
+        opened = None if count is None else {4: count}
+        shown.append(json.loads(pages["/status"]().body)["exports"]["shop/web"]["connections"])
+    assert shown == [0, 7, 7, 9, 0]
+
+
+def test_sums_of_counters_do_not_fall_when_a_part_of_them_is_gone() -> None:
+    """A lower value would be a reset: rates would count all packets of the other flows again."""
+    drops: dict[str, int] = {}
+    rules: dict[int, int] | None = None
+    metrics = Metrics()
+    metrics.watch(
+        Sources(
+            report=lambda: GOOD,
+            informers=tuple,
+            ready=lambda: True,
+            ports=dict,
+            drops=lambda: drops,
+            rules=lambda: rules,
+        )
+    )
+
+    def scraped(name: str) -> float | None:
+        text = generate_latest(metrics.registry).decode()
+        values = [line.rpartition(" ")[2] for line in text.splitlines() if line.startswith(name + "_total{")]
+        return float(values[0]) if values else None
+
+    shown: list[float | None] = []
+    for packets in (100, 40, 45, None, 50, 0, 3):
+        drops = {} if packets is None else {"policy": packets}
+        rules = None if packets is None else {7: packets}
+        shown.append(scraped("mcagent_dropped_packets"))
+        if packets is not None:
+            assert scraped("mcagent_policy_rule_packets") == shown[-1]
+    assert shown == [100, 100, 105, None, 110, 110, 113]
 
 
 def test_rules_beyond_the_first_have_one_time_series_for_each_verdict() -> None:

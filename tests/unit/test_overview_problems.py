@@ -66,6 +66,7 @@ def test_a_member_shows_the_life_of_its_token(token: dict[str, str], expected: l
         (condition("Ready", "True", "Exported", "leader: 10 endpoints"), [("leader: 10 endpoints", False)]),
         (condition("Ready", "False", "Failed", "refused"), [("refused", True)]),
         (condition("Ready", "False", "Pending", "not yet"), []),
+        (condition("Ready", "False", "NoUsableEndpoint", "none is ready"), [("none is ready", False)]),
     ],
 )
 def test_an_export_that_is_refused_or_reduced_is_shown(

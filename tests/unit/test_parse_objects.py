@@ -386,6 +386,17 @@ def test_a_pod_in_the_host_network_has_the_addresses_of_its_node() -> None:
     )
 
 
+def test_a_sidecar_names_ports_and_an_init_container_that_ends_does_not() -> None:
+    """As for Services: kubernetes/pkg/api/v1/pod/util.go, FindPort."""
+    init_containers = [
+        {"ports": [{"name": "metrics", "containerPort": 8099}], "restartPolicy": "Always"},
+        {"ports": [{"name": "setup", "containerPort": 8100}]},
+    ]
+    parsed = parse_object(changed(Kind.POD, "spec.initContainers", init_containers), Kind.POD)
+    assert isinstance(parsed.value, Pod)
+    assert parsed.value.ports == (*POD.ports, ("metrics", 6, 8099))
+
+
 def test_slices_without_a_service_or_with_host_names_are_skipped() -> None:
     """They have a name, and no value."""
     for path, replacement in (("metadata.labels", None), ("addressType", "FQDN")):

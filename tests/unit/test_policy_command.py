@@ -21,7 +21,7 @@ from mcagent.model.errors import InputError
 from mcagent.model.objects import Snapshot
 from mcagent.model.parsing.labels import label_hash, normalised
 from mcagent.model.policies import Verdict
-from tests.worlds.policy_manifests import Manifest, manifest
+from tests.worlds.policy_manifests import Manifest, cluster_info, manifest
 
 WEB = normalised("shop", {}, {"app": "web"})
 
@@ -157,6 +157,61 @@ def test_explain_says_what_is_wrong_of_a_question(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("ends", "direction", "named"),
+    [
+        (("10.2.0.9", "10.1.0.2"), "ingress", ("data/mysql-0", "10.2.0.9")),
+        (("10.1.0.2", "10.97.0.5"), "egress", ("data/mysql-0", "10.97.0.5")),
+    ],
+)
+def test_explain_knows_pods_by_their_addresses(
+    world: Path, capsys: pytest.CaptureFixture[str], ends: tuple[str, str], direction: str, named: tuple[str, str]
+) -> None:
+    """`mcagent trace` recommends the command with the addresses of the packet that a policy has dropped."""
+    code, (step,) = explain(world, capsys, "--from", ends[0], "--to", ends[1], "--port", "80/TCP")
+    assert (code, step["direction"], (step["pod"], step["peerAddress"])) == (1, direction, named)
+
+
+def test_explain_of_two_addresses_of_the_cluster_asks_for_another_one(
+    world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Between its own Pods the CNI decides; and an address that no Pod has is no name."""
+    command = ["policy", "explain", "--local", "-f", str(world), "--from"]
+    assert main([*command, "10.1.0.2", "--to", "10.1.0.3"]) == 2
+    assert "shop/cart-0 is a Pod of the same cluster" in capsys.readouterr().err
+    assert main([*command, "10.2.0.2", "--to", "10.2.0.3"]) == 2
+    assert "is a Pod of this cluster: give NAMESPACE/POD for one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("node", "hint"), [("node1", '(did you mean "node-1"?)'), ("x", "with Pods are node-1")])
+def test_a_node_without_pods_is_not_one_without_rules(
+    world: Path, capsys: pytest.CaptureFixture[str], node: str, hint: str
+) -> None:
+    """A mistyped name does not look like a Node that forbids nothing."""
+    command = ["policy", "list", "--local", "-f", str(world), "--node"]
+    assert main([*command, node]) == 2
+    text = capsys.readouterr().err
+    assert f'no Pod is on Node "{node}"' in text
+    assert hint in text
+    assert main([*command, "node-1"]) == 0
+
+
+@pytest.mark.parametrize("flag", ["--from", "--to"])
+def test_explain_says_that_a_pod_is_in_the_host_network(
+    world: Path, capsys: pytest.CaptureFixture[str], flag: str
+) -> None:
+    """It is no Pod that policies select, and no unknown name either."""
+    host = pod("shop", "exporter", "192.0.2.7", app="db")
+    host["spec"]["hostNetwork"] = True
+    (world / "host.yaml").write_text(yaml.safe_dump(host), encoding="utf-8")
+    ends = {"--from": "10.2.0.9", "--to": "data/mysql-0", flag: "shop/exporter"}
+    arguments = [text for pair in ends.items() for text in pair]
+    assert main(["policy", "explain", "--local", "-f", str(world), *arguments]) == 2
+    text = capsys.readouterr().err
+    assert flag in text
+    assert "shop/exporter is in the host network of Node node-1 (192.0.2.7)" in text
+
+
 def test_explain_of_labels_leaves_out_the_own_cluster(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Pods with such labels in west itself are not judged in west, as no rule between clusters applies to them."""
     changes = [*read_files([world])]
@@ -176,6 +231,18 @@ def test_explain_of_labels_leaves_out_the_own_cluster(world: Path, capsys: pytes
     with pytest.raises(InputError, match="its CNI decides"):
         senders("west", of="west")
     capsys.readouterr()
+
+
+def test_explain_judges_labels_of_each_cluster_where_the_leader_does_not_say_which_have_them(world: Path) -> None:
+    """As Antrea's: a rule may name one of them."""
+    infos = [cluster_info(name, number) for number, name in enumerate(("north", "west"), 1)]
+    (world / "clusters.yaml").write_text(yaml.safe_dump_all(infos), encoding="utf-8")
+    side = ClusterPolicies("", apply_changes(Snapshot(), [*read_files([world])]), PolicyFailureMode.CLOSED)
+    (key,) = side.snapshot.label_identities
+    identities = {key: replace(side.snapshot.label_identities[key], clusters=None)}
+    side.snapshot = replace(side.snapshot, label_identities=identities)
+    requests = [step.request for step in steps("shop:app=web", "data/mysql-0", Port(), side)]
+    assert [(request.cluster, request.identity) for request in requests] == [("north", 9), ("west", 9)]
 
 
 def test_explain_tells_which_endpoints_of_a_service_are_in_the_own_cluster(
@@ -213,6 +280,21 @@ def test_explain_tells_which_endpoints_of_a_service_are_in_the_own_cluster(
             select_rules(engine, snapshot, Config(node_name="node-1", cluster_id="north"), cni="Cilium").problems
             == ()
         )
+
+
+def test_explain_leaves_a_service_of_the_same_cluster_to_the_cni(
+    world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Agents enforce rules within the cluster only for imported Services: the Service itself is not closed."""
+    slice_ = manifest("discovery.k8s.io/v1", "EndpointSlice", "base-1", "shop")
+    slice_["metadata"]["labels"] = {"kubernetes.io/service-name": "base"}
+    slice_ |= {"addressType": "IPv4", "endpoints": [{"addresses": ["10.1.0.3"]}], "ports": [{"port": 8080}]}
+    rule = antrea("no-base", "egress", {"action": "Drop", "toServices": [{"name": "base", "namespace": "shop"}]})
+    (world / "base.yaml").write_text(yaml.safe_dump_all([slice_, rule]), encoding="utf-8")
+    code, (step,) = explain(world, capsys, "--from", "data/mysql-0", "--to", "shop/base", "--port", "8080")
+    assert (code, step["verdict"], step["policy"]) == (0, "Allow", "")
+    expected = "ClusterNetworkPolicy no-base egress[0] is about a Service of the same cluster"
+    assert step["why"] == f"{expected}, where only the CNI decides"
 
 
 def translated(folder: Path, virtual: str, pod_address: str, *blocks: Manifest) -> ClusterPolicies:

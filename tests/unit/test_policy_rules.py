@@ -190,6 +190,29 @@ def test_changes_one_after_the_other_give_what_a_pass_from_scratch_gives(seed: i
             assert incremental == enforcement(afresh, snapshot, ENV, settings, CLUSTER_IDS)
 
 
+@pytest.mark.parametrize("action", ["Drop", "Allow"])
+def test_a_rule_names_clusters_where_the_leader_does_not_say_which_have_the_labels(action: str) -> None:
+    """Antrea's leader does not: the rule applies to that cluster's Pods with the labels, and to no other's."""
+    clusters = {"namespaceSelector": {"matchLabels": {policy_oracle.CLUSTER: "east"}}}
+    rules = [{"action": action, "from": [clusters]}, {"action": "Reject", "from": [{"scope": "ClusterSet"}]}]
+    spec = {"priority": 1, "appliedTo": [{"namespaceSelector": {}}], "ingress": rules}
+    objects = [*world(Random(0), policies=0)]
+    objects.append(manifest("crd.antrea.io/v1beta1", "ClusterNetworkPolicy", "of-east", spec=spec))
+    in_force = policy_view.in_force(read(objects), config(PolicyFailureMode.CLOSED))
+    space, own, _, exporters = SENDERS[3]
+    assert exporters is None
+    for name, verdict in (("east", action), ("west", "Reject")):
+        client_request = policy_oracle.Request(
+            direction="ingress",
+            pod=next(iter(PODS)),
+            address="10.2.1.1",
+            cluster=name,
+            labels=({labels.NAMESPACE_NAME: space, **SPACES[space]}, own),
+            port=80,
+        )
+        assert policy_view.decide(in_force, as_seen(client_request)).verdict == verdict
+
+
 @pytest.mark.parametrize(
     ("mode", "verdicts"), [(PolicyFailureMode.CLOSED, [PolicyVerdict.DROP]), (PolicyFailureMode.OPEN, [])]
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from dataclasses import replace
 from ipaddress import ip_network
@@ -120,6 +121,30 @@ def test_encryption_that_is_not_possible_is_named_before_it_is_configured(
     assert plain == reasons - {"DatapathCannotEncrypt", "WireGuardMissing"}
 
 
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, {"listen": 10360, "healthListen": 10361}),
+        ({"listen": ":20360", "health_listen": "127.0.0.1:20361"}, {"listen": 20360, "healthListen": 20361}),
+        ({"health_listen": "0"}, {"listen": 10360}),
+    ],
+)
+def test_ports_are_those_of_the_planned_configuration(values: dict[str, str], expected: dict[str, int]) -> None:
+    """Another port than the one that is in use, as the check recommends, is the one that is tried."""
+    settings = Settings(core=CONFIG, **values)  # type: ignore[arg-type]
+    assert {key: port for _, port, key in ports.agent_ports(settings)} == expected
+
+
+@pytest.mark.parametrize(("key", "field"), [("listen", "listen"), ("healthListen", "health_listen")])
+def test_a_configured_port_of_another_program_is_reported(key: str, field: str) -> None:
+    """Whatever the ports of the DaemonSet are."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        values: dict[str, Any] = {field: f"127.0.0.1:{port}"}
+        node = ExaminedNode(Settings(core=CONFIG, **values), Status())
+        assert ("tcp", port, key) in ports.taken(node)
+
+
 def test_ports_of_an_installed_agent_are_its_own() -> None:
     """On a Node with mcagent's bridge, its ports are in use by mcagent itself."""
     readings = {**NODE, switch: Switch(datapath=DatapathType.SYSTEM), ports.taken: (("udp", 6081, "tunnelPort"),)}
@@ -160,6 +185,18 @@ def own(service: str, *pods: str) -> ClusterCidrs:
 def test_what_a_cluster_lacks_is_named(reader: Any, reading: object, reasons: set[str]) -> None:
     """One fault gives one reason; what cannot be looked at is skipped."""
     assert of_cluster(reader, reading) == reasons
+
+
+def test_identical_cidrs_need_no_other_cluster() -> None:
+    """The leader assigns ranges in their place (docs/identical-cidrs.md): that is no reason not to install."""
+    client: Any = None
+    readings = {**CLUSTER, cidrs.connected: of_west("10.96.0.0/12", "10.1.0.0/16")}
+    findings = examine(Scope.BEFORE_CLUSTER, PlannedCluster(client, CONFIG, {}, readings=readings))
+    overlaps = {finding.reason: finding for finding in findings if finding.check == cidrs.CHECK.name}
+    assert overlaps.keys() == {"ServiceCIDROverlaps", "PodCIDROverlaps"}
+    for finding in overlaps.values():
+        assert finding.level == FindingLevel.WARNING
+        assert "docs/identical-cidrs.md" in finding.do
 
 
 def test_permissions_are_those_of_the_manifests() -> None:

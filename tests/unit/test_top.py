@@ -57,6 +57,15 @@ def test_rates_are_differences_by_time() -> None:
     assert (row.in_bytes_per_second, row.out_packets_per_second, row.drops_per_second) == (2050.0, 10.0, 3.0)
 
 
+def test_counters_that_an_agent_could_not_read_are_no_rate() -> None:
+    """It has no answer of Open vSwitch for a moment: that all is counted since the start is no traffic."""
+    unread = {**tunnel("remote", "east", "192.0.2.1"), "exists": False, "up": None}
+    good = tunnel("remote", "east", "192.0.2.1", rx_bytes=10**9)
+    for before, after in ((unread, good), (good, unread)):
+        (row,) = top.rates(read(before), read(after), 10.0)
+        assert (row.in_bytes_per_second, row.tunnels) == (0, 1)
+
+
 @given(
     st.lists(st.dictionaries(st.sampled_from(COUNTERS), st.integers(0, 2**40)), min_size=2, max_size=2),
     st.floats(0.2, 60),

@@ -26,9 +26,11 @@ from flows.pipeline.declaration import (
 )
 from flows.pipeline.tables import EGRESS_REJECT, REJECT_STATE
 from mcagent.api.trace import Committed, NodeTrace, TracedRule, TraceOutcome
+from mcagent.core.compile import compile_desired
 from mcagent.core.fragments.imported import SLOTS, PortShares, ServiceShares, service_rules
 from mcagent.core.fragments.imported import fragment as rules_of_services
 from mcagent.model.config import Config
+from mcagent.model.dataplane.facts import Facts
 from mcagent.model.net import Address, PodPrefix
 from mcagent.model.node_state import NodeState, PolicyRuleName
 from mcagent.model.plan import Desired, Fragment
@@ -38,6 +40,8 @@ from mcagent.trace.names import with_names
 from mcagent.trace.ofproto import read
 from mcagent.trace.pages import TracePage
 from mcagent.trace.probe import Probe, read_query
+from tests.worlds.core_inputs import HOME, config, namespace, snapshot
+from tests.worlds.own_endpoints import CLIENTS, OWN, rule
 from tests.worlds.traced_packets import GOOD, NOWHERE, PROBE, TO_GATEWAY
 
 # As it said of a packet that is measured: both outcomes, one in the other.
@@ -363,6 +367,31 @@ def test_the_shares_of_an_imported_service_are_those_of_the_nodes_rules() -> Non
     }
     for other in (replace(probe, port=81), replace(probe, protocol="udp"), PROBE):
         assert named(NodeTrace(), NodeState(), imported, probe=other).shares == ()
+
+
+@pytest.mark.parametrize(
+    ("action", "change", "closed"),
+    [
+        ("Drop", {}, True),
+        ("Reject", {}, True),
+        ("Allow", {}, False),
+        ("Drop", {"source": IPv4Address("10.10.1.7")}, False),
+        ("Drop", {"destination": IPv4Address("10.10.2.9")}, False),
+        ("Drop", {"port": 81}, False),
+        ("Drop", {"protocol": "udp"}, False),
+    ],
+)
+def test_policies_that_close_an_endpoint_of_the_own_cluster_are_seen(
+    action: str, change: dict[str, Any], closed: bool
+) -> None:
+    """By the rules of the chain, of which the first that fits decides."""
+    policies = rule("stay", 5, action), rule("later", 6, "Drop")
+    objects = snapshot(*HOME, namespace("default"), *CLIENTS, OWN, *policies)
+    settings = config("g1", stretched_network_policy=True, cluster_id="home")
+    desired = compile_desired(objects, Facts(), settings).desired
+    ends = {"source": CLIENTS[0].ips[0], "destination": IPv4Address("10.10.2.7"), "port": 80}
+    probe = replace(PROBE, **{**ends, **change})
+    assert with_names(NodeTrace(), probe, desired, settings).own_endpoint_closed is closed
 
 
 _PIECES = st.sampled_from(

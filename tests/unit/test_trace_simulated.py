@@ -13,7 +13,7 @@ from msgspec import structs
 from mcagent.api.status import Status
 from mcagent.api.trace import NodeTrace
 from mcagent.core.plan.render import node_summary
-from mcagent.model.config import TrafficEncryption
+from mcagent.model.config import TrafficEncryption, UnverifiedLabels
 from mcagent.model.dataplane.facts import Facts
 from mcagent.model.errors import McagentError, SourceError
 from mcagent.model.net import PodPrefix
@@ -197,6 +197,15 @@ def test_an_agent_that_tells_its_status_alone_is_believed() -> None:
     assert node_tracer.status is own
     assert next(tunnel.peer for tunnel in own.tunnels if tunnel.ofport == trace.out_port) == "g2"
     assert "port numbers" not in " ".join(node_tracer.assumed)
+
+
+@pytest.mark.parametrize("withheld", [False, True])
+def test_label_identities_that_a_node_may_withhold_are_an_assumption(withheld: bool) -> None:
+    """By the devices of its Pods, which are not known: the other cluster may drop what the trace delivers."""
+    choice = UnverifiedLabels.WITHHOLD if withheld else UnverifiedLabels.SEND
+    settings = config("g1", stretched_network_policy=True, unverified_labels=choice)
+    assumed = make_tracer(snapshot(*HOME), settings, {}, {}, "").assumed
+    assert any("label identities" in text for text in assumed) is withheld
 
 
 @pytest.mark.usefixtures("encrypted")

@@ -48,6 +48,36 @@ def test_the_ipv4_addresses_of_a_service_are_the_destination(
     assert [(choice.address, choice.share) for choice in target.choices] == [(IPv4Address("10.1.0.1"), 1)]
 
 
+def test_a_cluster_that_does_not_serve_a_port_gets_no_connections_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ports of an imported Service are those of all exporters: kube-proxy gives it to those with the port."""
+    metrics = {"name": "metrics", "port": 9090}
+    spec = {"clusterIP": "10.2.0.1", "ports": [*PORTS["ports"], metrics]}
+    slices = [
+        {"ports": ports, "endpoints": [{"addresses": [address]}]}
+        for ports, address in ((PORTS["ports"], "10.1.0.1"), ([metrics], "10.3.0.1"))
+    ]
+    objects = named(monkeypatch, services={"spec": spec}, endpointslices={"items": slices})
+    for port, address in ((80, "10.1.0.1"), (9090, "10.3.0.1")):
+        choices = objects.target("shop/web", port, "tcp").choices
+        assert [(str(choice.address), choice.port, choice.share) for choice in choices] == [(address, port, 1)]
+
+
+@pytest.mark.parametrize(("protocol", "port"), [("tcp", 5432), ("udp", 53), ("sctp", 80), ("icmp", 80)])
+def test_without_a_port_the_first_one_of_the_service_is_traced(
+    monkeypatch: pytest.MonkeyPatch, protocol: str, port: int
+) -> None:
+    """A packet to a port that the Service does not have would not be delivered."""
+    ports = [("dns", 53, "UDP"), ("sql", 5432, "TCP"), ("metrics", 9090, "TCP")]
+    of_service = [{"name": name, "port": number, "protocol": kind} for name, number, kind in ports]
+    slices = [{"ports": of_service, "endpoints": [{"addresses": ["10.1.0.1"]}]}]
+    spec = {"clusterIP": "10.2.0.1", "ports": of_service}
+    objects = named(monkeypatch, services={"spec": spec}, endpointslices={"items": slices})
+    target = objects.target("data/db", 0, protocol)
+    assert (target.port, [choice.port for choice in target.choices]) == (port, [port])
+    assert objects.target("10.1.0.1", 0, protocol).port == 80
+    assert objects.target("data/db", 9090, protocol).port == 9090
+
+
 def test_a_service_without_an_ipv4_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A message says so."""
     ips = {"clusterIP": "fd00:1::1", "clusterIPs": ["fd00:1::1"]}

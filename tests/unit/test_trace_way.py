@@ -292,6 +292,31 @@ def test_a_packet_to_no_other_cluster_is_not_traced() -> None:
     assert list(tracer.reverse([local])) == []
 
 
+def test_an_endpoint_of_this_cluster_that_policies_close_is_not_called_delivered() -> None:
+    """The Node of the client drops the packet; the command that names the rule is there."""
+    probe = replace(PROBE, destination=IPv4Address("10.1.9.9"))
+    page = {**walk_of(TraceOutcome.DROPPED, None), "ownEndpointClosed": True}
+    hops = list(PathTracer(statuses=statuses("w"), ask=lambda *_: page).forward("w", probe))
+    choices = (Choice(address=probe.destination, port=probe.port, share=1.0),)
+    service = TraceTarget(address=IPv4Address("10.101.0.80"), port=80, name="shop/web", choices=choices, by="x")
+    report = PathReport(target=service, status=statuses("w")["w"], hops=hops, back=[])
+    assert (report.local, report.as_json()["local"]) == (False, False)
+    text = " ".join(report.as_text().split())
+    assert "verdict: NOT delivered: policies about Services drop it on w (nft chain mct_own_endpoints); " in text
+    assert text.endswith("mcagent policy explain --from POD --to shop/web names the rule")
+    simulated_node = replace(simulated("w"), trace=lambda _: NodeTrace(own_endpoint_closed=True))
+
+    def fail(_node: str, _page: str) -> Mapping[str, Any]:
+        raise McagentError("no answer")
+
+    hops = list(
+        PathTracer(statuses=statuses("w"), ask=fail, simulate=lambda *_: simulated_node).forward("w", probe)
+    )
+    text = " ".join(replace(report, hops=hops).as_text().split())
+    assert text.endswith("names the rule, if chains are as simulated")
+    assert "simulated: no answer" in text
+
+
 def test_a_node_without_a_tunnel_to_the_sender_drops_the_packet() -> None:
     """It is named, without a packet."""
     pages = {**PAGES, "r": {**PAGES["r"], "tunnels": []}}

@@ -29,7 +29,7 @@ SENDERS: tuple[tuple[str, dict[str, str], int, tuple[str, ...] | None], ...] = (
 )
 
 
-def world(random: Random) -> list[Manifest]:
+def world(random: Random, *, policies: int | None = None) -> list[Manifest]:
     """Return Namespaces, Pods, LabelIdentities, an imported Service, tiers, and random policies."""
     manifests = [manifest("v1", "Namespace", name, labels=labels) for name, labels in SPACES.items()]
     for number, ((space, name), labels) in enumerate(PODS.items(), 1):
@@ -44,6 +44,7 @@ def world(random: Random) -> list[Manifest]:
             "multicluster.crd.antrea.io/v1alpha1", "LabelIdentity", label_hash(text), notes=annotations
         )
         manifests.append(identity | {"spec": {"label": text, "id": number}})
+    manifests += [cluster_info(name, number) for number, name in enumerate(CLUSTERS, 1)]
     for name, addresses in (("antrea-mc-cart", ADDRESSES[:2]), ("cart", ADDRESSES[2:])):
         ports = [{"name": "p", "protocol": "TCP", "port": 80}, {"name": "q", "protocol": "UDP", "port": 81}]
         ends = [{"addresses": [address], "conditions": {"ready": True}} for address in addresses]
@@ -53,7 +54,8 @@ def world(random: Random) -> list[Manifest]:
     manifests.append(
         manifest("crd.antrea.io/v1beta1", "Tier", "mine", spec={"priority": random.choice((10, 250))})
     )
-    return manifests + [policy(random, f"policy-{number}") for number in range(random.randint(1, 7))]
+    count = random.randint(1, 7) if policies is None else policies
+    return manifests + [policy(random, f"policy-{number}") for number in range(count)]
 
 
 def manifest(
@@ -71,6 +73,19 @@ def manifest(
     if space:
         meta["namespace"] = space
     return {"apiVersion": version, "kind": kind, "metadata": meta, **fields}
+
+
+def cluster_info(name: str, number: int) -> Manifest:
+    """Return the ClusterInfoImport of the cluster whose Pods have addresses of 10.2.0.0/16, or 10.3.0.0/16."""
+    spec = {
+        "clusterID": name,
+        "serviceCIDR": f"10.{96 + number}.0.0/16",
+        "podCIDRs": [f"10.{1 + number}.0.0/16"],
+        "gatewayInfos": [{"gatewayIP": f"203.0.113.{number}"}],
+    }
+    return manifest(
+        "multicluster.crd.antrea.io/v1alpha1", "ClusterInfoImport", f"{name}-clusterinfo", "mc", spec=spec
+    )
 
 
 def policy(random: Random, name: str) -> Manifest:
@@ -188,7 +203,6 @@ def request(random: Random) -> Request:
         address=random.choice(ADDRESSES),
         cluster=random.choice(clusters or CLUSTERS),
         labels=({NAME: space, **SPACES[space]}, labels) if is_known else None,
-        named=clusters is not None,
         protocol="ICMP" if icmp else random.choice(("TCP", "TCP", "UDP")),
         port=0 if icmp else random.choice(PORTS),
         icmp=random.choice(((8, 0), (3, 1))) if icmp else None,

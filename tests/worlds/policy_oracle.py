@@ -23,8 +23,7 @@ STATIC_TIERS = {
 class Request:
     """What opens a connection between a Pod of this cluster and somebody of another one.
 
-    `pod`: namespace and name of ours. `labels`: of the sender's Namespace and Pod; None: not known. `named`: the
-    sender's labels are known to be those of this cluster's Pods.
+    `pod`: namespace and name of ours. `labels`: of the sender's Namespace and Pod; None: not known.
     """
 
     direction: str  # ingress, egress
@@ -32,7 +31,6 @@ class Request:
     address: str  # of the other side
     cluster: str = ""
     labels: tuple[Mapping[str, str], Mapping[str, str]] | None = None
-    named: bool = True
     protocol: str = "TCP"
     port: int = 0
     icmp: tuple[int, int] | None = None
@@ -167,8 +165,6 @@ def _is_one(
         return rule.get("action") in ("Drop", "Reject")
     space, pod = request.labels
     if _names_clusters(peer):
-        if not request.named:
-            return False
         space = {**space, CLUSTER: request.cluster}
     return _selected(policy, peer, space, pod) and all(space.get(key) == own[key] for key in same)
 

@@ -51,9 +51,9 @@ SERVICE_FLOWS = f"table={SERVICE.number},cookie={COOKIES.cookie(FOR_SERVICE):#x}
 OVER_LIMIT = "over-limit"  # dropped by meters: of one cluster above `newConnections` or `fragments`
 
 
-def port_statistics(ovsdb: OvsdbBackend) -> Mapping[str, PortStatistics]:
-    """Return Open vSwitch' counters of the bridge's ports by name."""
-    return _read(ovsdb.statistics) or {}
+def port_statistics(ovsdb: OvsdbBackend) -> Mapping[str, PortStatistics] | None:
+    """Return Open vSwitch' counters of the bridge's ports by name; None: unknown."""
+    return _read(ovsdb.statistics)
 
 
 def drop_counts(openflow: OpenFlowBackend) -> Mapping[str, int]:

@@ -12,7 +12,9 @@ from functools import cached_property
 
 from flows.pipeline.prefixes import address_in_bridge, address_in_kernel
 from mcagent.cli.common.policy_view import Decision, InForce, Request, decide, decide_within, in_force
+from mcagent.core.local_cluster.nodes import seniority
 from mcagent.core.local_cluster.prefixes import prefixes_by_objects
+from mcagent.core.policies.label_matching import cluster_ids
 from mcagent.core.policies.pipeline_input import backends
 from mcagent.model.config import Config, PolicyFailureMode
 from mcagent.model.errors import InputError
@@ -84,6 +86,12 @@ class ClusterPolicies:
         """Return the Pod of this cluster with a real or virtual address, as other clusters know it."""
         return OtherEnd(address=self.virtual(address), real=address_in_kernel(address, self._prefixes))
 
+    def pod_at(self, text: str) -> Pod | None:
+        """Return the newest Pod with a real or virtual address; None: there is none, or the text is no address."""
+        address = address_or_none(text)
+        pods = (pod for pod in self.snapshot.pods.values() if {*pod.ips, *map(self.virtual, pod.ips)} & {address})
+        return max(pods, key=lambda pod: seniority(pod.meta), default=None)
+
     def on(self, node: str) -> InForce:
         """Return what a Node enforces."""
         if node not in self._nodes:
@@ -141,7 +149,13 @@ def steps(
     Without `target_side` only `here` is known. `cluster`: the sender's ID, "" if not known.
     """
     far = target_side or here
-    own, other = _pod(here, source), _pod(far, target)
+    own, other = _pod(here, source, "--from"), _pod(far, target, "--to")
+    if own is None and other is None:  # as `mcagent trace` recommends the command
+        own, other = here.pod_at(source), far.pod_at(target)
+        source, target = (
+            own.meta.key if own is not None else source,
+            other.meta.key if other is not None else target,
+        )
     if own is not None and other is not None and target_side is None:
         reason = "is a Pod of the same cluster: policies between clusters do not apply (--to-context?)"
         raise InputError("explain", "--to", f"{target} {reason}")
@@ -164,10 +178,17 @@ def steps(
         raise InputError("explain", "--from", reason)
 
 
-def _pod(side: ClusterPolicies, name: str) -> Pod | None:
-    """Return a Pod with addresses of its own: policies do not apply to the others."""
+def _pod(side: ClusterPolicies, name: str, flag: str) -> Pod | None:
+    """Return the Pod of a name; None: there is none. Raises InputError for one without an address of its own."""
     pod = side.snapshot.pods.get(name)
-    return pod if pod is not None and pod.ips else None
+    if pod is None or pod.ips:
+        return pod
+    addresses = ", ".join(map(str, pod.host_ips))
+    reason = (
+        f"is in the host network of Node {pod.node_name} ({addresses}): policies do not select it, and it has no "
+        "label identity; as the other end, give the address"
+    )
+    raise InputError("explain", flag, f"{name} {reason}")
 
 
 def _forwarded(pod: Pod) -> list[Address]:
@@ -268,7 +289,7 @@ def _known(here: ClusterPolicies, far: ClusterPolicies, pod: Pod, cluster: str) 
         if text not in identities:
             yield sender
         else:
-            yield from _from_clusters(identities[text], cluster, sender)
+            yield from _from_clusters(identities[text], cluster, far, sender)
 
 
 def _senders(
@@ -290,7 +311,7 @@ def _senders(
     senders = [
         sender
         for identity in sorted(identities, key=lambda identity: identity.label)
-        for sender in _from_clusters(identity, cluster)
+        for sender in _from_clusters(identity, cluster, far)
     ]
     remote_senders = [sender for sender in senders if not own or sender.cluster != own]
     if (senders and not remote_senders) or (own and cluster == own):
@@ -299,10 +320,12 @@ def _senders(
     yield from remote_senders or [OtherEnd(cluster=cluster, labels=source)]
 
 
-def _from_clusters(identity: LabelIdentity, cluster: str, sender: OtherEnd | None = None) -> Iterator[OtherEnd]:
-    """Yield it once for each cluster that has such Pods; what another sends counts as unknown."""
-    owners = (cluster,) if cluster or identity.clusters is None else sorted(identity.clusters)
-    for owner in owners or ("",):
+def _from_clusters(
+    identity: LabelIdentity, cluster: str, far: ClusterPolicies, sender: OtherEnd | None = None
+) -> Iterator[OtherEnd]:
+    """Yield it once for each cluster that may have such Pods; what another sends counts as unknown."""
+    exporters = cluster_ids(far.snapshot.cluster_infos) if identity.clusters is None else identity.clusters
+    for owner in (cluster,) if cluster else sorted(exporters) or ("",):
         believed = identity.clusters is None or owner in identity.clusters
         number = identity.id if believed else UNKNOWN
         yield replace(sender or OtherEnd(), cluster=owner, labels=identity.label, identity=number)

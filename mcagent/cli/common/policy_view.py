@@ -37,9 +37,13 @@ _STAGES = list(pipeline.PolicyStage)
 
 @dataclass(frozen=True, kw_only=True)
 class InForce:
-    """The policies of a Node. Of `clusters`, the other ones, only CIDRs are known."""
+    """The policies of a Node. Of `clusters`, the other ones, only CIDRs are known.
+
+    `imported`: the endpoints of imported Services that rules name, those in this cluster among them.
+    """
 
     selected: SelectedRules
+    imported: pipeline_input.Backends
     clusters: Mapping[str, AcceptedCluster]
 
     @cached_property
@@ -135,7 +139,9 @@ def in_force(snapshot: Snapshot, config: Config) -> InForce:
         )
         for info in snapshot.cluster_infos.values()
     }
-    return InForce(selected=selected, clusters=clusters)
+    slices = {key: item for key, item in snapshot.endpoint_slices.items() if item.source_cluster}
+    imported = pipeline_input.backends(slices, pipeline_input.services_of(selected.rules))
+    return InForce(selected=selected, imported=imported, clusters=clusters)
 
 
 def decide(node: InForce, request: Request) -> Decision:
@@ -180,11 +186,15 @@ def _packet(request: Request) -> Packet:
 
 
 def decide_within(node: InForce, request: Request) -> Decision | None:
-    """Return what becomes of a Pod's request to an endpoint in its cluster; None: no rule names the Service."""
-    end = (request.peer, request.protocol, request.port)
+    """Return what becomes of a Pod's request to an endpoint in its cluster; None: no rule names the Service.
+
+    Only rules about imported Services are enforced within the cluster (`mcagent.core.fragments.own_endpoints`).
+    """
+    end, unenforced = (request.peer, request.protocol, request.port), None
     for rule in node.rules:
-        names_it = any(end in node.selected.services.get(service, ()) for service in rule.services)
-        if rule.direction is Direction.EGRESS and request.pod in rule.pods and names_it:
+        if rule.direction is not Direction.EGRESS or request.pod not in rule.pods:
+            continue
+        if any(end in node.imported.get(service, ()) for service in rule.services):
             allows = rule.verdict in (Verdict.ALLOW, Verdict.PASS)
             return Decision(
                 verdict=Verdict.ALLOW if allows else Verdict.DROP,
@@ -194,7 +204,10 @@ def decide_within(node: InForce, request: Request) -> Decision | None:
                 rule=rule.name,
                 tier=rule.tier,
             )
-    return None
+        if any(end in node.selected.services.get(service, ()) for service in rule.services):
+            why = f"{rule.policy} {rule.name} is about a Service of the same cluster, where only the CNI decides"
+            unenforced = unenforced or Decision(verdict=Verdict.ALLOW, why=why)
+    return unenforced
 
 
 # --- for people -------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from mcagent.cli.common.manifest_files import add_manifests_flag, read_files
 from mcagent.cli.common.shared_flags import add_output_flag
 from mcagent.cli.common.tables import table
 from mcagent.model.errors import InputError
+from mcagent.model.keys.values import did_you_mean
 from mcagent.model.parsing.field import listed
 
 if TYPE_CHECKING:
@@ -158,6 +159,9 @@ def _list(args: argparse.Namespace) -> int:
 
     side = _side(args, args.context)
     node_names = {pod.node_name for pod in side.snapshot.pods.values()}
+    if args.node and args.node not in node_names:
+        hint = did_you_mean(args.node, node_names) or f"; Nodes with Pods are {', '.join(sorted(node_names)[:20])}"
+        raise InputError("list", "--node", f'no Pod is on Node "{args.node}"{hint}')
     nodes = [args.node] if args.node else sorted(node_names)
     of = tuple(f"{kind} " for kind in POLICY_NEEDS)
     unread = {problem for problem in side.snapshot.problems if problem.subject.startswith(of)}

@@ -61,10 +61,11 @@ Key = tuple[str, str, str]  # Node, cluster ("": this one), the gateway's or Nod
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """The counters of one tunnel, and whether its peer is used."""
+    """The counters of one tunnel, and whether its peer is used. `counted`: its agent could read the counters."""
 
     counters: Mapping[str, int]
     live: bool
+    counted: bool = True
 
 
 Readings = Mapping[Key, Reading]
@@ -134,7 +135,7 @@ def readings(statuses: Mapping[str, Status], *, local: bool) -> dict[Key, Readin
                 for name, statistics in _COUNTERS.items()
             }
             key = (tunnel.peer, tunnel.remote_ip) if tunnel.remote else ("", tunnel.peer)
-            readings_by_key[node, *key] = Reading(counters=counters, live=live)
+            readings_by_key[node, *key] = Reading(counters=counters, live=live, counted=tunnel.exists)
     return readings_by_key
 
 
@@ -143,7 +144,7 @@ def rates(
 ) -> tuple[TrafficRow, ...]:
     """Return a row for each value of the keys `by`, the busiest first.
 
-    A tunnel that was not there before has no rate yet. A counter that is less than before began anew.
+    A tunnel that was not there, or not read, has no rate yet. A counter that is less than before began anew.
     """
     places = [("node", "cluster", "gateway").index(name) for name in by]
     groups: dict[tuple[str, ...], list[Key]] = {}
@@ -152,7 +153,10 @@ def rates(
 
     def rate(keys: list[Key], counter: str) -> float:
         pairs = ((before.get(key, after[key]), after[key]) for key in keys)
-        return sum(_increase(old.counters[counter], new.counters[counter]) for old, new in pairs) / seconds
+        counts = (
+            (old.counters[counter], new.counters[counter]) for old, new in pairs if old.counted and new.counted
+        )
+        return sum(_increase(old, new) for old, new in counts) / seconds
 
     rows = (
         TrafficRow(

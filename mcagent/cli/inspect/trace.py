@@ -7,6 +7,7 @@ import contextlib
 import json
 import re
 import secrets
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -107,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
     agents = _AgentDirectory(args)
     objects = NamedObjects(args.kubeconfig or usual_kubeconfig(), args.context)
     source, node = objects.source(args.source)
-    target = objects.target(match["host"], int(match["port"] or 80), args.proto)
+    target = objects.target(match["host"], int(match["port"] or 0), args.proto)
     start = agents.start(args.node or node, args.source)
     port = args.source_port or (secrets.choice(_UNUSED_PORTS) if args.live else _PORT)
     probe = Probe(
@@ -132,6 +133,8 @@ def run(args: argparse.Namespace) -> int:
     live = None
     if args.live and hops[0].asked:
         live = send(hops, args.live, agents.ask_many, agents.ask)
+    elif args.live:
+        print(f"mcagent trace: no probe is sent: {hops[0].unasked or hops[0].why}", file=sys.stderr)
     report = PathReport(target=target, status=tracer.status(start), hops=hops, back=back, live=live)
     print(json.dumps(report.as_json()) if args.output == "json" else report.as_text())
     good = live.answered if live is not None else (report.answered or report.local) and not args.live

@@ -19,6 +19,7 @@ from mcagent.controller.leader.cluster_set import UNIQUE
 from mcagent.controller.machinery.reconciler import Object
 from mcagent.controller.member.leader_token import LEADER_TOKEN
 from mcagent.controller.member.published import EXPORT_RANGE, POD_RANGE
+from mcagent.controller.member.services.export_conditions import NO_ENDPOINT
 from mcagent.kube.source import RawObject
 from mcagent.model.api.base import NO_CONDITION, ApiObject, Condition, condition_of
 from mcagent.model.api.kubernetes import ServiceAccount
@@ -135,7 +136,7 @@ def _import(obj: ResourceImport, now: float) -> Rows:
 
 def _service_export(obj: ApiServiceExport, now: float) -> Rows:
     valid, conflict, ready = (condition_of(obj.status.conditions, kind) for kind in ("Valid", "Conflict", "Ready"))
-    reduced = ready.reason == "Failed" or (ready.is_true and ready.message)
+    reduced = ready.reason in ("Failed", NO_ENDPOINT) or (ready.is_true and ready.message)
     why = conflict if conflict.is_true else ready if reduced and valid.is_true else valid
     words = (valid.status or "-", conflict.status or "-", why.reason or "-")
     return [(obj.namespace, obj.name, *words, age(obj, now), why.message)]

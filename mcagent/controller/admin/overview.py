@@ -19,6 +19,7 @@ from mcagent.controller.admin.fields import items_at, name_of, namespace_of, tex
 from mcagent.controller.contract.health import HEALTHY
 from mcagent.controller.leader.cluster_set import UNIQUE
 from mcagent.controller.member.leader_token import EXPIRED, LEADER_TOKEN
+from mcagent.controller.member.services.export_conditions import NO_ENDPOINT
 from mcagent.core.health import HealthFinding, HealthReason, judge_link, read_finding
 from mcagent.kube.source import RawObject
 from mcagent.model.api.base import Condition, condition_of
@@ -273,7 +274,8 @@ def _export_problems(objects: OverviewInput) -> Iterator[OverviewProblem]:
         conditions = export.status.conditions
         valid, conflict, ready = (condition_of(conditions, kind) for kind in ("Valid", "Conflict", "Ready"))
         refused = ready.is_false and ready.reason == "Failed"
-        if valid.is_false or conflict.is_true or refused or (ready.is_true and ready.message):
+        unanswered = ready.is_false and ready.reason == NO_ENDPOINT
+        if valid.is_false or conflict.is_true or refused or unanswered or (ready.is_true and ready.message):
             why = conflict if conflict.is_true else valid if valid.is_false else ready
             do = f"mcagent get serviceexport {export.name} -n {export.namespace}"
             error = valid.is_false or (refused and not conflict.is_true)

@@ -9,6 +9,7 @@ answered in that hook, so Reject drops it. Other rules apply between clusters on
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from mcagent.core.local_cluster.pod_sources import CHECKED_BY_CNI
@@ -23,6 +24,8 @@ from mcagent.model.policies import PROTOCOLS, Direction, Verdict
 
 CHAIN = "mct_own_endpoints"
 _LISTED = 500  # addresses in a rule, which is one netlink message
+_OWNER = "policy/own-endpoints"
+_RULE = re.compile(r"ip saddr ([^a-z]+) ip daddr ([^a-z]+) (\w+) dport (\d+) (counter drop|accept)")
 _NAMES = {number: name.lower() for name, number in PROTOCOLS.items()}
 
 
@@ -50,7 +53,7 @@ def fragment(
     ordered = sorted(concerned, key=lambda rule: (rule.tier == BASELINE, rule.order, rule.key))
     texts = tuple(text for rule in ordered for text in _texts(rule, own_endpoints))
     if not texts or cni:
-        return Fragment(owner="policy/own-endpoints", resources=())
+        return Fragment(owner=_OWNER, resources=())
     chain = NftChain(
         table=config.nft_table,
         name=CHAIN,
@@ -59,7 +62,22 @@ def fragment(
         priority=0,
         rules=("ct direction reply accept", *texts),
     )
-    return Fragment(owner="policy/own-endpoints", resources=(chain,))
+    return Fragment(owner=_OWNER, resources=(chain,))
+
+
+def is_closed(
+    fragments: Mapping[str, Fragment], source: Address, destination: Address, protocol: str, port: int
+) -> bool:
+    """Tell whether the chain in the fragments of a Node drops a request of a Pod there."""
+    chains = fragments[_OWNER].resources if _OWNER in fragments else ()
+    for text in (text for chain in chains if isinstance(chain, NftChain) for text in chain.rules):
+        match = _RULE.fullmatch(text)
+        if match is None or match.group(3, 4) != (protocol, str(port)):
+            continue
+        sources, destinations = (match[number].strip("{ }").split(", ") for number in (1, 2))
+        if str(source) in sources and str(destination) in destinations:
+            return match[5] != "accept"
+    return False
 
 
 def _texts(rule: LocalRule, own_endpoints: Backends) -> Iterator[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from mcagent.core.local_cluster.nodes import seniority
 from mcagent.core.policies.identities import UNCLAIMED
 from mcagent.model.net import Address
-from mcagent.model.objects import LabelIdentity, Namespace, Pod
+from mcagent.model.objects import ClusterInfoImport, LabelIdentity, Namespace, Pod
 from mcagent.model.parsing import labels
 from mcagent.model.policies import CLUSTER_LABEL, Selector
 
@@ -53,11 +53,11 @@ def own_pods(
     return {label_text: tuple(pods_by_labels[label_text]) for label_text in sorted(pods_by_labels)}
 
 
-def matching(value: tuple[str, frozenset[str] | None], selectors: frozenset[Selector]) -> Matched:
+def matching(value: tuple[str, frozenset[str]], selectors: frozenset[Selector]) -> Matched:
     """Return the selectors that select a set of labels, each with the clusters for which it does.
 
-    `value`: the labels as text, and the clusters that have such Pods (None: unknown). For selectors that do not
-    mention clusters the result is (UNCLAIMED,).
+    `value`: the labels as text, and the clusters that may have such Pods. For selectors that do not mention
+    clusters the result is (UNCLAIMED,).
     """
     label_text, clusters = value
     split_labels = labels.split(label_text)
@@ -69,7 +69,7 @@ def matching(value: tuple[str, frozenset[str] | None], selectors: frozenset[Sele
             continue
         matching_clusters = [
             cluster
-            for cluster in clusters or ()
+            for cluster in clusters
             if selector.selects({**split_labels.namespace, CLUSTER_LABEL: cluster}, split_labels.pod)
         ]
         if matching_clusters:
@@ -101,8 +101,19 @@ def identities_selected(
     return {selector: frozenset(identities) for selector, identities in identities_by_selector.items()}
 
 
+def cluster_ids(cluster_infos: Mapping[str, ClusterInfoImport]) -> frozenset[str]:
+    """Return the IDs of the other clusters."""
+    return frozenset(info.cluster_id for info in cluster_infos.values())
+
+
 def labels_and_clusters(
-    label_identities: Mapping[str, LabelIdentity],
-) -> dict[str, tuple[str, frozenset[str] | None]]:
-    """Return the labels and clusters of each label identity: the input of `matching`."""
-    return {key: (identity.label, identity.clusters) for key, identity in label_identities.items()}
+    label_identities: Mapping[str, LabelIdentity], clusters: frozenset[str]
+) -> dict[str, tuple[str, frozenset[str]]]:
+    """Return the labels and clusters of each label identity: the input of `matching`.
+
+    Antrea's leader does not say which clusters have such Pods: each of `clusters` may.
+    """
+    return {
+        key: (identity.label, clusters if identity.clusters is None else identity.clusters)
+        for key, identity in label_identities.items()
+    }

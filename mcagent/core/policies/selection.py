@@ -77,7 +77,8 @@ def select_rules(engine: IncrementalEngine, snapshot: Snapshot, config: Config, 
     local_rules = call_each(rules.local_rules, policies, selected_pods, tiers, mode, limit)
 
     peer_selectors = call(_union, call_each(_peer_selectors, local_rules))
-    labels_and_clusters = call(label_matching.labels_and_clusters, snapshot.label_identities)
+    clusters = call(label_matching.cluster_ids, snapshot.cluster_infos)
+    labels_and_clusters = call(label_matching.labels_and_clusters, snapshot.label_identities, clusters)
     peer_matches = call_each(label_matching.matching, labels_and_clusters, peer_selectors)
     identities = call(label_matching.identities_selected, snapshot.label_identities, peer_matches)
     services = call(pipeline_input.services_of, local_rules)

@@ -91,6 +91,7 @@ class Container(ApiPart, frozen=True):
     """A container of a Pod."""
 
     ports: tuple[ContainerPort, ...] = ()
+    restart_policy: str = ""
 
 
 class PodSpec(ApiPart, frozen=True):
@@ -99,6 +100,13 @@ class PodSpec(ApiPart, frozen=True):
     node_name: str = ""
     host_network: bool = False
     containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+
+    @property
+    def serving_containers(self) -> tuple[Container, ...]:
+        """The containers that run as long as the Pod: its own, and sidecars (init containers that restart)."""
+        sidecars = (container for container in self.init_containers if container.restart_policy == "Always")
+        return (*self.containers, *sidecars)
 
 
 class PodIP(ApiPart, frozen=True):

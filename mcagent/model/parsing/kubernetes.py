@@ -91,7 +91,7 @@ def parse_pod(meta: Meta, obj: api.ApiPod, problems: list[Problem]) -> Pod | Non
         return Pod(meta=meta, node_name=node_name, host_ips=ips)
     ports = tuple(
         (port.name, PROTOCOLS[port.protocol], port.container_port)
-        for container in spec.containers
+        for container in spec.serving_containers
         for port in container.ports
         if port.name
     )

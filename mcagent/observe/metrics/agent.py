@@ -26,7 +26,7 @@ from mcagent.model.node_state import NodeRole
 from mcagent.model.plan import Desired
 from mcagent.observe.exports import export_metrics
 from mcagent.observe.gateways import LiveReport, TunnelCounters
-from mcagent.observe.metric_families import by_word, counter, gauge, single
+from mcagent.observe.metric_families import Rising, by_word, counter, gauge, single
 from mcagent.observe.metrics.liveness import liveness_metrics, probe_metrics
 from mcagent.observe.metrics.policies import policy_metrics
 from mcagent.observe.metrics.wireguard import wireguard_metrics
@@ -56,6 +56,16 @@ _STATISTICS = (
 
 
 COUNTERS = tuple(key for _, key, _ in _STATISTICS)
+# Counters that add up what flows, or WireGuard's peers, have counted.
+_SUMS = frozenset(
+    {
+        "mcagent_dropped_packets",
+        "mcagent_policy_rule_packets",
+        "mcagent_exported_connections",
+        "mcagent_wireguard_device_receive_bytes",
+        "mcagent_wireguard_device_transmit_bytes",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +75,7 @@ class Sources:
     report: Callable[[], Report]
     informers: Callable[[], Iterable[InformerState]]
     ready: Callable[[], bool]
-    ports: Callable[[], Mapping[str, PortStatistics]]  # by name
+    ports: Callable[[], Mapping[str, PortStatistics] | None]  # by name; None: unknown
     drops: Callable[[], Mapping[str, int]]  # packets by reason
     recent: Callable[[], TunnelCounters] = dict  # what tunnels carried in the last seconds
     nft_drops: Callable[[], Mapping[str, int]] = dict
@@ -158,7 +168,7 @@ class StateCollector(Collector):
     """Metrics that are read at scrape time."""
 
     def __init__(self, sources: Sources) -> None:
-        self._sources = sources
+        self._sources, self._rising = sources, Rising()
 
     def describe(self) -> Iterable[Metric]:
         """Return no metric: which ones exist depends on the state at a scrape."""
@@ -166,6 +176,10 @@ class StateCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Read all sources once and yield their metrics."""
+        for metric in self._collect():
+            yield self._rising(metric) if metric.name in _SUMS else metric
+
+    def _collect(self) -> Iterator[Metric]:
         sources = self._sources
         report = sources.report()
         yield from process_metrics(sources.ready())
@@ -181,7 +195,9 @@ class StateCollector(Collector):
             if named := report.desired.state.policy_rules:
                 yield from policy_metrics(named, sources.rules())
             yield from wireguard_metrics(report.desired, sources.wireguard())
-            yield from liveness_metrics(sources.live(), {name: port.counters for name, port in ports.items()})
+            yield from liveness_metrics(
+                sources.live(), {name: port.counters for name, port in (ports or {}).items()}
+            )
             yield from probe_metrics(sources.live(), sources.probes())
         text = (
             "Packets that the pipeline dropped, by reason (pipeline.md; over-limit: beyond newConnections, "
@@ -242,10 +258,12 @@ def _of_desired(report: Report, desired: Desired) -> Iterator[Metric]:
     yield single("mcagent_gateway_active", "1 when this Node is a gateway.", active)
 
 
-def _of_tunnels(tunnels: Iterable[TunnelPort], ports: Mapping[str, PortStatistics]) -> Iterator[Metric]:
+def _of_tunnels(tunnels: Iterable[TunnelPort], ports: Mapping[str, PortStatistics] | None) -> Iterator[Metric]:
     counts = Counts(tunnel.peer_kind for tunnel in tunnels)
     text = "Tunnels that should exist."
     yield gauge("mcagent_tunnels", text, ["peer_kind"], [([kind], counts[kind]) for kind in PeerKind])
+    if ports is None:
+        return  # a 0 would say that the tunnels are gone
     labels = ["peer_kind", "peer", "tunnel"]
     statistics = [
         ((str(tunnel.peer_kind), tunnel.peer, tunnel.name), ports.get(tunnel.name)) for tunnel in tunnels

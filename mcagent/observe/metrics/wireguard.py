@@ -82,8 +82,8 @@ def _of_peers(
 def _of_devices(summary: EncryptionState, report: WireGuardReport) -> Iterator[Metric]:
     by_device = {name: [peer for peer in report.peers if peer.device == name] for name in summary.devices}
     received = [([name], sum(peer.received for peer in peers)) for name, peers in by_device.items()]
-    text = "Encrypted bytes that a WireGuard device received from its present peers."
+    text = "Encrypted bytes that a WireGuard device received."
     yield counter("mcagent_wireguard_device_receive_bytes", text, ["device"], received)
     sent = [([name], sum(peer.sent for peer in peers)) for name, peers in by_device.items()]
-    text = "Encrypted bytes that a WireGuard device sent to its present peers."
+    text = "Encrypted bytes that a WireGuard device sent."
     yield counter("mcagent_wireguard_device_transmit_bytes", text, ["device"], sent)

@@ -136,15 +136,20 @@ def _marks(**labels: str) -> Metadata:
     )
 
 
-def service_object(target: ImportedService, definition: ServiceSpec) -> Wanted:
-    """Return the Service. internalTrafficPolicy Local would drop connections on Nodes without endpoints."""
+def service_object(target: ImportedService, definition: ServiceSpec, present: ApiService | None = None) -> Wanted:
+    """Return the Service, with an IPv4 address, as its slices are IPv4, whichever family the cluster has first.
+
+    internalTrafficPolicy Local would drop connections on Nodes without endpoints.
+    """
     seconds = None if definition.headless else definition.affinity_seconds
+    families = (present.spec.ip_families if present is not None else ()) or ("IPv4",)
     spec = patch(
         ApiServiceSpec,
         type="ClusterIP",
         selector=ABSENT,
         ports=service_ports(definition.ports, are_targets=True),
         cluster_ip=NO_CLUSTER_IP if definition.headless else UNSET,
+        ip_families=UNSET if definition.headless else families,
         session_affinity=NO_AFFINITY if seconds is None else CLIENT_IP,
         session_affinity_config=affinity_config(seconds),
         traffic_distribution=_CLOSE if definition.distribution in _CLOSE_TOO else ABSENT,
@@ -153,9 +158,10 @@ def service_object(target: ImportedService, definition: ServiceSpec) -> Wanted:
 
 
 def is_of_other_type(service: ApiService | None, definition: ServiceSpec) -> bool:
-    """Tell whether a Service must be deleted first: a headless one cannot get a ClusterIP, or the reverse."""
+    """Tell whether a Service must be deleted first: only a new one can become headless or cease to be, or IPv4."""
     address = service.spec.cluster_ip if service is not None else ""
-    return bool(address) and (address == NO_CLUSTER_IP) != definition.headless
+    other = (address == NO_CLUSTER_IP) != definition.headless
+    return bool(address) and (other or all(":" in text for text in _addresses(service)))
 
 
 def endpoints_of(target: ImportedService, endpoints: Sequence[ImportedEndpoint]) -> Wanted:

@@ -266,7 +266,7 @@ class ServiceImports:
         ]
         steps += [target.slice(name) for name in sorted(present_slices - objects.slices.keys())]
         # A Service that exists comes after its endpoints: they change although its update may be refused.
-        steps.insert(0 if service is None else len(steps), service_object(target, service_spec))
+        steps.insert(0 if service is None else len(steps), service_object(target, service_spec, service))
         if self._settings.write_endpoints is WriteEndpoints.ALWAYS:
             steps.append(objects.endpoints)
         elif is_mirrored(target, view):

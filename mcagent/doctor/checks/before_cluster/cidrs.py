@@ -10,7 +10,7 @@ from itertools import product
 from mcagent.api.doctor import CheckFinding
 from mcagent.controller.member.networks.discovery import UnknownCidrError, discover_service_cidr
 from mcagent.core.addresses.rules import PRIVATE
-from mcagent.doctor.check import DoctorCheck, failed, warning
+from mcagent.doctor.check import DoctorCheck, warning
 from mcagent.doctor.examined import ExaminedCluster, Progress, Readings
 from mcagent.kube.client import Client
 from mcagent.model.api.kubernetes import ApiNode
@@ -23,9 +23,10 @@ CHECK = DoctorCheck(
     order=370,
     summary="before the installation: Service and Pod CIDRs, compared with clusters that are connected, or given",
     causes={
-        "ServiceCIDROverlaps": failed(
-            "packets to a ClusterIP cannot go to two clusters: the cluster that claims the CIDR later is refused",
-            "give one of the clusters another Service CIDR; that needs a new cluster before Kubernetes 1.33",
+        "ServiceCIDROverlaps": warning(
+            "the leader assigns export ranges, by which other clusters reach Services; without one (exportCIDR: "
+            "never, or Antrea's leader) the cluster that claims the CIDR later is refused",
+            "nothing; with Antrea's leader, exportCIDR: CIDR of the controller (docs/identical-cidrs.md)",
         ),
         "PodCIDROverlaps": warning(
             "clusters that publish Pod CIDRs get virtual ones; else Pods do not reach each other directly, and "

@@ -5,12 +5,15 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Iterator
+from dataclasses import fields
 
+from mcagent.agent.config import Settings
 from mcagent.api.doctor import CheckFinding
 from mcagent.doctor.check import DoctorCheck, failed
 from mcagent.doctor.examined import ExaminedNode
 from mcagent.doctor.readings.switch import switch
 from mcagent.model.errors import BackendError
+from mcagent.model.keys.values import listen_address
 
 CHECK = DoctorCheck(
     name="pre-ports",
@@ -25,7 +28,7 @@ CHECK = DoctorCheck(
         ),
     },
 )
-AGENT_PORT, HEALTH_PORT = 10360, 10361  # of the DaemonSet (deploy/agent.yaml)
+AGENT_PORT = 10360  # of the DaemonSet (deploy/agent.yaml)
 Port = tuple[str, int, str]  # protocol, port, key of the configuration
 
 
@@ -38,8 +41,18 @@ def taken(node: ExaminedNode) -> tuple[Port, ...]:
         ("udp", port, "wireGuard.devices" if number else "wireGuard.port")
         for number, port in enumerate(config.wireguard_ports)
     ]
-    ports += [("tcp", AGENT_PORT, "listen"), ("tcp", HEALTH_PORT, "healthListen")]
+    ports += agent_ports(node.settings)
     return tuple(port for port in ports if not _is_free(*port[:2]))
+
+
+def agent_ports(settings: Settings) -> tuple[Port, ...]:
+    """Return the ports of the agent's pages: those of a configuration, else that of the DaemonSet."""
+    default = next(field.default for field in fields(Settings) if field.name == "listen")
+    port = AGENT_PORT if settings.listen == default else listen_address(settings.listen)[1]
+    ports = [("tcp", port, "listen")]
+    if settings.health_listen != "0":
+        ports.append(("tcp", listen_address(settings.health_listen)[1], "healthListen"))
+    return tuple(ports)
 
 
 def _is_free(protocol: str, port: int) -> bool:
