@@ -328,7 +328,7 @@ def test_connections_that_could_not_be_read_stay_in_the_status() -> None:
         report=lambda: report, informers=tuple, ready=lambda: True, ports=dict, drops=dict, services=lambda: opened
     )
     pages = make_pages(
-        identity=Identity(node="n1", cluster_id="west", source="kube", started_at=0.0),
+        identity=lambda: Identity(node="n1", cluster_id="west", source="kube", started_at=0.0),
         metrics=Metrics(),
         sources=sources,
         alive=lambda: True,
