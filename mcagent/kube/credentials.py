@@ -63,9 +63,14 @@ class Credentials:
 
     @property
     def outdated(self) -> bool:
-        """Whether the kubeconfig has been replaced since: by one of another server, or with another authority."""
+        """Whether reading them again helps: the kubeconfig was replaced, or a file that holds a part was deleted.
+
+        The official client writes certificates and keys of a kubeconfig into /tmp, which other programs clean up.
+        """
         files = _signature(self._source[0])
-        return files != self._files and None not in files
+        used = (getattr(self._configuration, name, None) for name in ("ssl_ca_cert", "cert_file", "key_file"))
+        is_lost = any(path and not Path(path).is_file() for path in used)
+        return is_lost or (files != self._files and None not in files)
 
     def header(self) -> Mapping[str, str]:
         """Return the header that names us; the token is read, or a plug-in run, anew. Raises CredentialsError."""
