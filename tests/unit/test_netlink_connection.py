@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+from collections.abc import Iterator
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
@@ -11,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcagent.dataplane.netlink import connection
+from mcagent.dataplane.netlink.links import read_addresses
 from mcagent.dataplane.netlink.routes import (
     LAST_METRIC,
     RTN_THROW,
@@ -24,10 +27,13 @@ from mcagent.dataplane.netlink.routes import (
     parse_route,
     parse_rule,
     put_route,
+    read_all_rules,
+    read_routes,
 )
 from mcagent.model.dataplane.resources import Route, RouteType, Rule
 from mcagent.model.net import Address, Network
 
+LOCAL_TABLE = 255  # has a route for each address, also for that of the loopback device
 NUMBERS = st.integers(1, 2**32 - 1)
 DESTINATIONS = st.builds(
     lambda address, length: (
@@ -118,3 +124,29 @@ def test_no_message_ends_in_a_loop_or_an_error(data: bytes) -> None:
     """A cut or senseless length ends the reading."""
     for _, _, _, payload in connection.messages(data):
         connection.attributes(payload)
+
+
+WITHOUT_HANDLERS = 5  # AF_APPLETALK: for rtnetlink as AF_INET6 on a kernel that was booted with ipv6.disable=1
+
+
+@pytest.fixture
+def without_ipv6(monkeypatch: pytest.MonkeyPatch) -> Iterator[connection.NetlinkSocket]:
+    """Give a socket of this kernel, to which the second family is as unfamiliar as a disabled IPv6."""
+    monkeypatch.setattr(connection, "FAMILIES", (connection.AF_INET, WITHOUT_HANDLERS))
+    with contextlib.closing(connection.NetlinkSocket()) as netlink:
+        yield netlink
+
+
+def test_a_kernel_without_ipv6_has_no_policy_rules_of_it(without_ipv6: connection.NetlinkSocket) -> None:
+    """It refuses to list them (EAFNOSUPPORT); those of IPv4 are listed all the same."""
+    rules = [rule for _, rule, _ in read_all_rules(without_ipv6)]
+    assert {rule.family for rule in rules} == {4}
+
+
+def test_a_kernel_without_ipv6_lists_nothing_twice(without_ipv6: connection.NetlinkSocket) -> None:
+    """It answers with all families that it has; a route that is listed twice would be deleted as a stray one."""
+    routes = [(route.destination, route.oif, route.metric) for route in read_routes(without_ipv6, LOCAL_TABLE)]
+    addresses = list(read_addresses(without_ipv6))
+    assert (len(routes), len(addresses)) == (len(set(routes)), len(set(addresses)))
+    assert routes
+    assert addresses

@@ -53,6 +53,8 @@ CHUNK = 256  # messages per send: their acknowledgements fit into the receive bu
 RECEIVE_BUFFER = 4 << 20  # bytes, of a socket for requests
 EVENT_BUFFER = 8 << 20  # bytes: bursts of tens of thousands of events
 TIMEOUT = 10.0  # seconds; the kernel answers at once, so this only ends a deadlock
+# Errors that mean an empty list: no such routing table yet; no policy rules of a family that the kernel lacks.
+_NONE = frozenset({errno.ENOENT, errno.EAFNOSUPPORT})
 DUMP_ATTEMPTS = 5  # a dump is interrupted when the listed table changes meanwhile
 
 
@@ -193,9 +195,15 @@ class NetlinkSocket:
         again for all of them. Raises BackendError when the kernel refuses the request, or the listing changes
         faster than it can be read.
         """
+        requested = payload[0]  # the family is the first byte of requests and answers
+
+        def is_selected(body: bytes) -> bool:
+            # Without IPv6 (ipv6.disable=1) the kernel lists IPv4 in its place (rtnetlink_rcv_msg, rtnl_dump_all).
+            return requested in (AF_UNSPEC, body[0]) and select(body)
+
         for _ in range(DUMP_ATTEMPTS):
-            answers, refusal, consistent = self._query(kind, NLM_F_DUMP, payload, select)
-            if refusal is not None and refusal.errno != errno.ENOENT:  # ENOENT: no such routing table yet
+            answers, refusal, consistent = self._query(kind, NLM_F_DUMP, payload, is_selected)
+            if refusal is not None and refusal.errno not in _NONE:
                 raise _list_error(kind, str(refusal))
             if consistent:
                 return answers
