@@ -77,7 +77,10 @@ class Summary(CamelRecord, frozen=True):
 
 
 class TunnelStatus(CamelRecord, frozen=True):
-    """A desired tunnel. `peer_kind`: remote, gateway or node. `up` is None if it does not exist."""
+    """A desired tunnel. `peer_kind`: remote, gateway or node.
+
+    `up` is None if it does not exist, or if tunnels could not be read; these count as existing.
+    """
 
     name: str = ""
     type: str = ""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mcagent.api.codec import converted, to_json
@@ -134,7 +134,7 @@ def status_of(
             HealthProblem(reason=finding.reason, message=finding.message, error=finding.error)
             for finding in node_health(identity.node, state, live, problems, time.time(), probed=sources.probes())
         ),
-        tunnels=tuple(tunnel_status(tunnel, ports.get(tunnel.name)) for tunnel in report.tunnels),
+        tunnels=tuple(tunnel_status(tunnel, ports) for tunnel in report.tunnels),
         exports=_exports(state, sources),
         nft_drops=dict(sources.nft_drops()),
         encryption=encryption_of(
@@ -170,8 +170,9 @@ def _exports(state: NodeState | None, sources: Sources) -> dict[str, ExportStatu
     }
 
 
-def tunnel_status(tunnel: TunnelPort, port: PortStatistics | None = None) -> TunnelStatus:
-    """Return the status of a tunnel; `port` is None if it does not exist or was not read."""
+def tunnel_status(tunnel: TunnelPort, ports: Mapping[str, PortStatistics]) -> TunnelStatus:
+    """Return the status of a tunnel. `ports`: those that exist, by name; empty: they could not be read."""
+    port = ports.get(tunnel.name)
     return TunnelStatus(
         name=tunnel.name,
         type=tunnel.type,
@@ -179,7 +180,7 @@ def tunnel_status(tunnel: TunnelPort, port: PortStatistics | None = None) -> Tun
         peer_kind=tunnel.peer_kind,
         peer=tunnel.peer,
         ofport=tunnel.ofport,
-        exists=port is not None,
+        exists=port is not None or not ports,
         up=None if port is None else port.link_up,
         statistics={} if port is None else {key: port.counters.get(key, 0) for key in COUNTERS},
     )

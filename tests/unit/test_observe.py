@@ -88,7 +88,7 @@ class Agent:
             report=lambda: self.report,
             informers=lambda: self.informers,
             ready=lambda: all(c.good for c in checks(self.report, self.informers, pending=self.pending)),
-            ports=lambda: {TUNNEL.name: PORT},
+            ports=lambda: self.ports,
             drops=lambda: {"NoRoute": 5},
             nft_drops=lambda: {"to-tunnel": 7, "forged-tunnel": 0},
             rules=lambda: {7: 4, 8: 1},
@@ -112,6 +112,7 @@ class Agent:
         self.informers = INFORMERS
         self.pending = False
         self.alive = True
+        self.ports = {TUNNEL.name: PORT}
 
 
 @pytest.fixture(scope="module")
@@ -187,6 +188,25 @@ def test_status_is_json_with_tunnels_and_problems(agent: Agent) -> None:
     assert shown["tunnels"][0]["statistics"]["rx_bytes"] == 12
     assert shown["problems"][0]["reason"] == "NotUnicast"
     assert shown["lastPass"]["phases"] == {"diff": 0.1}
+
+
+def test_tunnels_that_could_not_be_read_are_neither_missing_nor_down(agent: Agent) -> None:
+    """They forward without ovsdb-server. One that is missing among others is missing."""
+    shown = {}
+    readings: dict[str, dict[str, PortStatistics]]
+    readings = {"unread": {}, "missing": {"mc-gw0": PORT}, "up": {TUNNEL.name: PORT}}
+    for name, ports in readings.items():
+        agent.ports = ports
+        document = json.loads(get(agent.port, "/status")[2]) | {"encryption": {"mode": "none"}}
+        status = from_json(Status, document, "the agent")
+        (tunnel,) = status.tunnels
+        samples = re.findall(r"^mcagent_tunnel_up\{.*\} (\S+)$", get(agent.port, "/metrics")[2], re.MULTILINE)
+        shown[name] = (tunnel.exists, tunnel.up, samples, "unknown" in text(status), "missing" in text(status))
+    assert shown == {
+        "unread": (True, None, [], True, False),
+        "missing": (False, None, ["0.0"], False, True),
+        "up": (True, True, ["1.0"], False, False),
+    }
 
 
 def test_what_nft_dropped_is_in_the_status_and_shown_if_there_is_any(agent: Agent) -> None:

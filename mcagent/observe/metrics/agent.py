@@ -65,7 +65,7 @@ class Sources:
     report: Callable[[], Report]
     informers: Callable[[], Iterable[InformerState]]
     ready: Callable[[], bool]
-    ports: Callable[[], Mapping[str, PortStatistics]]  # by name
+    ports: Callable[[], Mapping[str, PortStatistics]]  # by name; empty: they could not be read
     drops: Callable[[], Mapping[str, int]]  # packets by reason
     recent: Callable[[], TunnelCounters] = dict  # what tunnels carried in the last seconds
     nft_drops: Callable[[], Mapping[str, int]] = dict
@@ -250,7 +250,7 @@ def _of_tunnels(tunnels: Iterable[TunnelPort], ports: Mapping[str, PortStatistic
     statistics = [
         ((str(tunnel.peer_kind), tunnel.peer, tunnel.name), ports.get(tunnel.name)) for tunnel in tunnels
     ]
-    up = [(values, port is not None and port.link_up) for values, port in statistics]
+    up = [(values, port is not None and port.link_up) for values, port in statistics if ports]
     yield gauge(
         "mcagent_tunnel_up", "1 when a tunnel exists and its link is up, independent of its peer.", labels, up
     )
