@@ -107,7 +107,7 @@ class ExportStatus(Record, frozen=True):
 
 
 class EncryptedPeer(CamelRecord, frozen=True):
-    """The encryption to a peer. `state`: established, never, stale, missing, clear, unneeded.
+    """The encryption to a peer. `state`: established, never, stale, missing, unknown, clear, unneeded.
 
     A peer is a gateway of another cluster, or a Node of this one (`node`; `cluster` is then "").
     """
