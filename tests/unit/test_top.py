@@ -57,6 +57,17 @@ def test_rates_are_differences_by_time() -> None:
     assert (row.in_bytes_per_second, row.out_packets_per_second, row.drops_per_second) == (2050.0, 10.0, 3.0)
 
 
+def test_tunnels_that_a_node_could_not_read_have_no_rate_afterwards() -> None:
+    """While its ovsdb-server was away: compared with 0, all bytes of the tunnel would be of this moment."""
+    unread = tunnel("remote", "east", "192.0.2.1") | {"up": None}
+    assert read(unread) == {}
+    (row,) = top.rates(read(unread), read(tunnel("remote", "east", "192.0.2.1", rx_bytes=10**12)), 2.0)
+    assert row.in_bytes_per_second == 0.0
+    missing = tunnel("remote", "east", "192.0.2.1") | {"exists": False, "up": None}
+    (reading,) = read(missing).values()
+    assert not reading.live
+
+
 @given(
     st.lists(st.dictionaries(st.sampled_from(COUNTERS), st.integers(0, 2**40)), min_size=2, max_size=2),
     st.floats(0.2, 60),

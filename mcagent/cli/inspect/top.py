@@ -120,12 +120,12 @@ def _pictures(args: argparse.Namespace, agents: Agents, seconds: float) -> Itera
 
 
 def readings(statuses: Mapping[str, Status], *, local: bool) -> dict[Key, Reading]:
-    """Return the counters of all tunnels of these Nodes; `local`: those inside a cluster, too."""
+    """Return the counters of the tunnels that these Nodes could read; `local`: those inside a cluster, too."""
     readings_by_key = {}
     for node, status in statuses.items():
         gateways = status.gateways_by_tunnel
         for tunnel in status.tunnels:
-            if not tunnel.remote and not local:
+            if (not tunnel.remote and not local) or (tunnel.exists and tunnel.up is None):  # not read this time
                 continue
             gateway = gateways.get(tunnel.name)
             live = tunnel.exists and tunnel.up is not False if gateway is None else gateway.live
