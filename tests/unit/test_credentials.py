@@ -289,7 +289,7 @@ def test_words_for_an_error_that_may_hold_a_header(error: Callable[[str], Except
 
 
 def test_certificates_are_written_again_after_others_deleted_them(tmp_path: Path) -> None:
-    """systemd-tmpfiles deletes files in /tmp that nobody has read for ten days, as no connection was opened."""
+    """systemd-tmpfiles deletes files in /tmp that were not read for ten days: no connection was opened."""
     certificate, key = map(base64.b64encode, self_signed("client", datetime.now(UTC)))
     pair = {"client-certificate-data": certificate.decode(), "client-key-data": key.decode()}
     document = with_cluster(server=f"https://{NOWHERE}")

@@ -38,7 +38,7 @@ class SilentSwitch:
                 connection.sendall(openflow.message(openflow.HELLO) + openflow.message(openflow.ECHO_REPLY))
 
     def close(self) -> None:
-        """End: whoever waits goes on."""
+        """End: threads that wait go on."""
         self._listener.shutdown(socket.SHUT_RDWR)
         self._thread.join(PATIENCE)
         self._listener.close()

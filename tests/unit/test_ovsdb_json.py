@@ -62,7 +62,7 @@ class Answering(socket.socket):
     answer = b""
 
     def connect(self, _: object) -> None:
-        """There is nobody."""
+        """Connect to nothing."""
 
     def sendall(self, *_: object) -> None:
         """Take a request."""
