@@ -68,8 +68,8 @@ class Credentials:
         The official client writes certificates and keys of a kubeconfig into /tmp, which other programs clean up.
         """
         files = _signature(self._source[0])
-        used = (getattr(self._configuration, name, None) for name in ("ssl_ca_cert", "cert_file", "key_file"))
-        is_lost = any(path and not Path(path).is_file() for path in used)
+        paths = (getattr(self._configuration, name, None) for name in ("ssl_ca_cert", "cert_file", "key_file"))
+        is_lost = any(path and not Path(path).is_file() for path in paths)
         return is_lost or (files != self._files and None not in files)
 
     def header(self) -> Mapping[str, str]:

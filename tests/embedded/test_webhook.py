@@ -303,7 +303,7 @@ def test_who_comes_to_lead_writes_the_authorities_at_once(api: ApiServer, tmp_pa
 def test_a_configuration_that_is_missing_leaves_no_other_without_authorities(
     api: ApiServer, tmp_path: Path
 ) -> None:
-    """Somebody deleted it; API servers would refuse the certificate of the other one."""
+    """As an administrator deleted it; API servers would refuse the certificate of the other one."""
     objects, kind = Objects(api), Kind.MUTATING_WEBHOOK_CONFIGURATION
     service = {"name": "mcagent-leader", "namespace": NAMESPACE, "path": "/mutate", "port": 443}
     hook = {"name": "a.b.c", "clientConfig": {"service": service}, "sideEffects": "None"}
