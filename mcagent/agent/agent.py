@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import logging
 import time
 from collections.abc import Callable, Mapping
 
@@ -43,7 +42,6 @@ from mcagent.dataplane.wireguard.watch import WireGuardWatch
 from mcagent.http.server import Action, Pages, Query
 from mcagent.model.dataplane.backend import Backend
 from mcagent.model.dataplane.conntrack import OriginalTuple
-from mcagent.model.errors import BackendError
 from mcagent.model.net import Network
 from mcagent.model.node_state import PolicyRuleName
 from mcagent.observe.browser import browser_pages
@@ -59,8 +57,6 @@ from mcagent.observe.wireguard import summary_of
 from mcagent.supervised import Supervised
 from mcagent.trace.live_pages import LivePage, SeenPage
 from mcagent.trace.pages import TracePage, VswitchdControl
-
-log = logging.getLogger(__name__)
 
 STARTUP = 60.0  # seconds: longest time that the garbage collector is off, until the first desired state is applied
 HAND_OVER_MARGIN = 3.0  # seconds after the two time-outs of a drain when the process ends in any case
@@ -313,12 +309,9 @@ class Agent:
             on_packet=self._packet_received,
             on_ended=self._ended.add,
         )
-        try:
-            if self.settings.core.encrypts:
-                self._wireguard.start()
-            self._monitor.start()
-        except BackendError as error:
-            log.error("%s: changes in the kernel are noticed only every %g s", error, self.settings.resync_period)
+        if self.settings.core.encrypts:
+            self._wireguard.start()
+        self._monitor.start()
 
 
 def _topology(identity: Identity, sources: Sources) -> Mapping[str, object]:

@@ -164,7 +164,7 @@ def make_prober(settings: Settings, backends: NodeBackends) -> Prober:
     """Create the prober of connections, which works after a gateway is lost; not started."""
     # Pods' connections are in the kernel's own zone or in ARRIVAL, depending on the CNI.
     zones = (0, settings.core.ct_zone_base)
-    return Prober(connections=lambda: open_connections(zones), send=backends.openflow.send)
+    return Prober(connections=lambda concerns: open_connections(zones, concerns), send=backends.openflow.send)
 
 
 def make_failover(

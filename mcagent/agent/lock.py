@@ -33,6 +33,7 @@ def node_lock(directory: Path) -> Iterator[None]:
         except BlockingIOError:
             holder = file.read(64).strip() or "unknown"
             raise BusyError(f"another agent (process {holder}) holds this Node: {path} is locked") from None
-        file.truncate(0)
-        print(os.getpid(), file=file, flush=True)
+        with contextlib.suppress(OSError):  # a full disk must not keep the agent from its work
+            os.truncate(descriptor, 0)
+            os.write(descriptor, f"{os.getpid()}\n".encode())
         yield

@@ -77,7 +77,10 @@ class Summary(CamelRecord, frozen=True):
 
 
 class TunnelStatus(CamelRecord, frozen=True):
-    """A desired tunnel. `peer_kind`: remote, gateway or node. `up` is None if it does not exist."""
+    """A desired tunnel. `peer_kind`: remote, gateway or node.
+
+    `up` is None if it does not exist, or if tunnels could not be read; these count as existing.
+    """
 
     name: str = ""
     type: str = ""
@@ -104,7 +107,7 @@ class ExportStatus(Record, frozen=True):
 
 
 class EncryptedPeer(CamelRecord, frozen=True):
-    """The encryption to a peer. `state`: established, never, stale, missing, clear, unneeded.
+    """The encryption to a peer. `state`: established, never, stale, missing, unknown, clear, unneeded.
 
     A peer is a gateway of another cluster, or a Node of this one (`node`; `cluster` is then "").
     """

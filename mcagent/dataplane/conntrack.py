@@ -78,21 +78,38 @@ class TrackedConnection:
     server_port: int
 
 
-def open_connections(zones: Collection[int]) -> set[TrackedConnection]:
-    """Return the open IPv4 TCP connections of these zones.
+Concerns = Callable[[TrackedConnection], bool]
 
-    Addresses are those after translation on this Node: of a Service, the endpoint's. Raises BackendError.
+
+def open_connections(zones: Collection[int], concerns: Concerns = lambda _: True) -> set[TrackedConnection]:
+    """Return the open IPv4 TCP connections of these zones for which `concerns` is true.
+
+    The others need no memory: a Node may track a million. Addresses are those after translation on this Node: of a
+    Service, the endpoint's. Raises BackendError.
     """
     connections = set()
-    for entry in _entries():
-        tcp = attributes(attributes(entry.get(_PROTOINFO, b"")).get(_INFO_TCP, b""))
-        if int.from_bytes(entry.get(_ZONE, b"")) in zones and int.from_bytes(tcp.get(_TCP_STATE, b"")) in _OPEN:
-            # The source of the reply direction is the server after translation on this Node.
-            reply = attributes(entry[_TUPLE_REPLY])
-            addresses, ports = attributes(reply[_IP]), attributes(reply[_PROTO])
-            values = (addresses[_DESTINATION], ports[_DESTINATION_PORT], addresses[_SOURCE], ports[_SOURCE_PORT])
-            connections.add(TrackedConnection(*map(int.from_bytes, values)))
+
+    def select(answer: bytes) -> bool:
+        connection = _open_connection(attributes(answer, _NFGENMSG.size), zones)
+        if connection is not None and concerns(connection):
+            connections.add(connection)
+        return False
+
+    with closing(NetlinkSocket(NETLINK_NETFILTER)) as netlink:
+        netlink.dump(_GET, _NFGENMSG.pack(AF_INET, 0, 0), select)
     return connections
+
+
+def _open_connection(entry: dict[int, bytes], zones: Collection[int]) -> TrackedConnection | None:
+    """Return the TCP connection of an entry; None if it is not open, or of another zone or protocol."""
+    tcp = attributes(attributes(entry.get(_PROTOINFO, b"")).get(_INFO_TCP, b""))
+    if int.from_bytes(entry.get(_ZONE, b"")) not in zones or int.from_bytes(tcp.get(_TCP_STATE, b"")) not in _OPEN:
+        return None
+    # The source of the reply direction is the server after translation on this Node.
+    reply = attributes(entry[_TUPLE_REPLY])
+    addresses, ports = attributes(reply[_IP]), attributes(reply[_PROTO])
+    values = (addresses[_DESTINATION], ports[_DESTINATION_PORT], addresses[_SOURCE], ports[_SOURCE_PORT])
+    return TrackedConnection(*map(int.from_bytes, values))
 
 
 def _entries() -> Iterator[dict[int, bytes]]:
@@ -168,7 +185,7 @@ def delete_translated(is_ended: Callable[[ImportedPort, tuple[Address, int]], bo
 
 def may_be_translated(connections: Iterable[TrackedConnection], state: NodeState) -> list[TrackedConnection]:
     """Return the connections to other clusters that a gateway translates. Clients have bridge addresses."""
-    remote = NetworkSet(net for cluster in state.clusters.values() for net in cluster.cidrs)
+    remote = _remote_networks(state)
     untranslated = NetworkSet(
         net for cluster in state.clusters.values() if not cluster.snat for net in cluster.cidrs
     )
@@ -179,6 +196,19 @@ def may_be_translated(connections: Iterable[TrackedConnection], state: NodeState
         if connection.server in remote
         and not (connection.server in untranslated and connection.client in published)
     ]
+
+
+def _remote_networks(state: NodeState) -> NetworkSet:
+    return NetworkSet(network for cluster in state.clusters.values() for network in cluster.cidrs)
+
+
+def _service_ids(state: NodeState) -> dict[tuple[int, int], list[int]]:
+    """Return the IDs of exported TCP ports by endpoint: address and port as numbers."""
+    ids: dict[tuple[int, int], list[int]] = {}
+    for name, port in state.services.items():
+        for address, number in (*port.endpoints, *port.old_endpoints) if port.protocol == "tcp" else ():
+            ids.setdefault((int(address), number), []).append(state.service_ids[name])
+    return ids
 
 
 def client_probes(connections: Iterable[TrackedConnection], state: NodeState) -> Iterator[bytes]:
@@ -194,10 +224,7 @@ def client_probes(connections: Iterable[TrackedConnection], state: NodeState) ->
     remote = NetworkSet(
         net for cluster in clusters for net in (*cluster.cidrs, *map(host_network, cluster.sources))
     )
-    services: dict[tuple[int, int], list[int]] = {}  # IDs by endpoint
-    for name, port in state.services.items():
-        for address, number in (*port.endpoints, *port.old_endpoints) if port.protocol == "tcp" else ():
-            services.setdefault((int(address), number), []).append(state.service_ids[name])
+    services = _service_ids(state)
     for tracked in connections:
         connection = replace(tracked, client=in_bridge.get(tracked.client, tracked.client))
         if connection.client in remote and (ids := services.get((connection.server, connection.server_port))):
@@ -233,32 +260,43 @@ Frames = Callable[[Iterable[TrackedConnection]], Iterable[bytes]]  # the probes 
 class Prober:
     """Sends probes in a thread for each loss, as a Node may have many connections. Thread-safe."""
 
-    connections: Callable[[], Iterable[TrackedConnection]]  # of this Node
+    connections: Callable[[Concerns], Iterable[TrackedConnection]]  # of this Node, for which that is true
     send: Callable[[int, Sequence[bytes]], None]  # frames into the bridge, with that input port
     _latest: dict[str, Frames] = field(default_factory=dict)  # by what was lost; a newer loss ends earlier threads
 
     def gateway_lost(self, in_port: int, desired: Desired | None) -> None:
         """Probe the translated connections of this Node. `in_port`: a tunnel to any gateway of this cluster."""
         if desired is not None:
-            state = desired.state
-            self._start("a gateway", in_port, lambda affected: map(probe, may_be_translated(affected, state)))
+            state, remote = desired.state, _remote_networks(desired.state)
+            self._start(
+                "a gateway",
+                in_port,
+                lambda connection: connection.server in remote,
+                lambda affected: map(probe, may_be_translated(affected, state)),
+            )
 
     def state_lost(self, state: NodeState) -> None:
         """Probe the clients of this Node's endpoints: conntrack was lost, and flows exist again."""
-        self._start("conntrack", PORT_CONTROLLER, lambda affected: client_probes(affected, state))
+        served = _service_ids(state).keys()
+        self._start(
+            "conntrack",
+            PORT_CONTROLLER,
+            lambda connection: (connection.server, connection.server_port) in served,
+            lambda affected: client_probes(affected, state),
+        )
 
-    def _start(self, lost: str, in_port: int, frames: Frames) -> None:
+    def _start(self, lost: str, in_port: int, concerns: Concerns, frames: Frames) -> None:
         self._latest[lost] = frames
-        Supervised(self._send_probes, args=(lost, in_port, frames), name="probes").start()
+        Supervised(self._send_probes, args=(lost, in_port, concerns, frames), name="probes").start()
 
-    def _send_probes(self, lost: str, in_port: int, frames: Frames) -> None:
+    def _send_probes(self, lost: str, in_port: int, concerns: Concerns, frames: Frames) -> None:
         affected: set[TrackedConnection] | None = None
         for pause in PAUSES:
             time.sleep(pause)
             if self._latest[lost] is not frames:
                 return
             try:
-                current = set(self.connections())
+                current = set(self.connections(concerns))
                 # Later attempts leave out connections that were opened since. They have lost nothing, and a client
                 # that opens one by a port that its server still tracks would reset the probe; by that reset
                 # nf_conntrack of the client's Node takes the new connection for closed.

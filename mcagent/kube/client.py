@@ -46,7 +46,7 @@ class Client:
     """One API server. Safe to use from many threads.
 
     Credentials that the server refuses, or that cannot be read, are read again for the next request: a certificate
-    may have been renewed, a kubeconfig replaced.
+    may have been renewed. So is a kubeconfig that was replaced, once its server cannot be reached.
 
     `kubeconfig` is a path, or its content; "" means the Pod's service account (in-cluster). `context` "" means
     the current one. Raises SourceError when the credentials cannot be read.
@@ -186,6 +186,8 @@ class Client:
                 retries=False,
             )
         except failures() as err:
+            if credentials.outdated:
+                self._renew(credentials)
             raise ApiUnreachableError(f"{where}: {words_of(err)}") from err
         stream = Stream(response, where)
         self._addresses.note(stream.socket)

@@ -48,6 +48,7 @@ class Credentials:
 
     def __init__(self, kubeconfig: str | RawObject, context: str) -> None:
         self._source = (kubeconfig, context)
+        self._files = _signature(kubeconfig)
         self._configuration: Any = None  # the official client's; not read for a bearer token
         self._access = bearer_access(kubeconfig, context)
         if self._access is not None:
@@ -59,6 +60,17 @@ class Credentials:
         self.server = server._replace(netloc=server.netloc.rpartition("@")[2]).geturl()  # is in errors and logs
         self._header: Mapping[str, str] = {}
         self._read_at = float("-inf")
+
+    @property
+    def outdated(self) -> bool:
+        """Whether reading them again helps: the kubeconfig was replaced, or a file that holds a part was deleted.
+
+        The official client writes certificates and keys of a kubeconfig into /tmp, which other programs clean up.
+        """
+        files = _signature(self._source[0])
+        paths = (getattr(self._configuration, name, None) for name in ("ssl_ca_cert", "cert_file", "key_file"))
+        is_lost = any(path and not Path(path).is_file() for path in paths)
+        return is_lost or (files != self._files and None not in files)
 
     def header(self) -> Mapping[str, str]:
         """Return the header that names us; the token is read, or a plug-in run, anew. Raises CredentialsError."""
@@ -83,6 +95,20 @@ class Credentials:
         url = ws_client.get_websocket_url(self.server + path, query)
         configuration = self._configuration or _configuration(*self._source)[0]
         return ws_client.WSClient(configuration, url, dict(self.header()), capture_all=False)
+
+
+def _signature(kubeconfig: str | RawObject) -> tuple[tuple[int, int, int] | None, ...]:
+    """Return inode, size and time of change in ns of each file of a kubeconfig; None of one that is not there."""
+    paths = kubeconfig.split(os.pathsep) if isinstance(kubeconfig, str) and kubeconfig else ()
+    signatures: list[tuple[int, int, int] | None] = []
+    for path in paths:
+        try:
+            status = Path(path).stat()
+        except OSError:
+            signatures.append(None)
+        else:
+            signatures.append((status.st_ino, status.st_size, status.st_mtime_ns))
+    return tuple(signatures)
 
 
 def token_kubeconfig(server: str, ca: bytes, token: str) -> RawObject:

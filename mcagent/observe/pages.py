@@ -128,7 +128,7 @@ def status_of(
     state = report.desired.state if report.desired is not None else None
     problems = report.desired.problems if report.desired is not None else ()
     encryption = summary_of(report.desired)
-    ports = sources.ports() or {}
+    ports = sources.ports()
     return Status(
         version=version(),
         node=identity.node,
@@ -143,7 +143,7 @@ def status_of(
             HealthProblem(reason=finding.reason, message=finding.message, error=finding.error)
             for finding in node_health(identity.node, state, live, problems, time.time(), probed=sources.probes())
         ),
-        tunnels=tuple(tunnel_status(tunnel, ports.get(tunnel.name)) for tunnel in report.tunnels),
+        tunnels=tuple(tunnel_status(tunnel, ports) for tunnel in report.tunnels),
         exports=_exports(state, sources),
         nft_drops=dict(sources.nft_drops()),
         encryption=encryption_of(
@@ -152,7 +152,7 @@ def status_of(
         drain=drain_of(live),
         gateways=gateways_of(
             live,
-            {name: port.counters for name, port in ports.items()},
+            {name: port.counters for name, port in (ports or {}).items()},
             own_gateway=identity.node if state is not None and state.role is NodeRole.GATEWAY else "",
             ends=ends_of(encryption),
             probed=sources.probes(),
@@ -179,8 +179,9 @@ def _exports(state: NodeState | None, sources: Sources) -> dict[str, ExportStatu
     }
 
 
-def tunnel_status(tunnel: TunnelPort, port: PortStatistics | None = None) -> TunnelStatus:
-    """Return the status of a tunnel; `port` is None if it does not exist or was not read."""
+def tunnel_status(tunnel: TunnelPort, ports: Mapping[str, PortStatistics] | None) -> TunnelStatus:
+    """Return the status of a tunnel. `ports`: those that exist, by name; None: unknown."""
+    port = ports.get(tunnel.name) if ports is not None else None
     return TunnelStatus(
         name=tunnel.name,
         type=tunnel.type,
@@ -188,7 +189,7 @@ def tunnel_status(tunnel: TunnelPort, port: PortStatistics | None = None) -> Tun
         peer_kind=tunnel.peer_kind,
         peer=tunnel.peer,
         ofport=tunnel.ofport,
-        exists=port is not None,
+        exists=port is not None or ports is None,
         up=None if port is None else port.link_up,
         statistics={} if port is None else {key: port.counters.get(key, 0) for key in COUNTERS},
     )

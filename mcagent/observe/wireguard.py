@@ -34,6 +34,7 @@ class WireGuardReport:
     key_created: float = 0.0  # 0: there is no key
     restarts: int = 0  # of wireguard-go
     now: float = 0.0
+    complete: bool = True  # False: the devices could not be read
 
     def by_key(self) -> StatusesByKey:
         """Return the statuses by public key: one for each device."""
@@ -150,11 +151,13 @@ def _peer(
     end = of.end
     peer, now = peer_status(end, statuses), report.now
     state, words = _state(end, peer, now)
+    if state == "missing" and not report.complete:
+        state, words = "unknown", "is not known: WireGuard's devices could not be read"
     if state == "clear" and of.node:
         words = "is reached unencrypted (nodeTrafficEncryption: preferred)"
     if unneeded:
         state, words = "unneeded", "runs Antrea, which knows the key of this cluster's first gateway alone"
-    bad = state not in ("established", "clear", "unneeded")
+    bad = state not in ("established", "clear", "unneeded", "unknown")
     ages = session_ages(end, statuses, now)
     sessions = len(ages)
     if not ages and peer is not None and peer.last_handshake:

@@ -175,7 +175,7 @@ def _status(simulated: SimulatedNode, lost: Mapping[str, GatewayStatus]) -> Stat
         node=config.node_name,
         cluster_id=config.cluster_id,
         summary=node_summary(state),
-        tunnels=tuple(tunnel_status(port) for port in simulated.tunnels.values()),
+        tunnels=tuple(tunnel_status(port, None) for port in simulated.tunnels.values()),
         gateways=tuple(_with_known_times(group, lost) for group in groups),
     )
 

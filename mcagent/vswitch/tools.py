@@ -23,6 +23,7 @@ SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
 HOLD = "flow-restore-wait"
 OWNER = "mcagent-owner"  # of external_ids: on bridges of agents
 _TIMEOUT = 20.0  # seconds for a program
+_READ = '["Open_vSwitch", {"op": "select", "table": "Open_vSwitch", "where": [], "columns": ["_uuid"]}]'
 _FLOWS = re.compile(r"flow_count=(\d+)")
 
 
@@ -72,7 +73,8 @@ class Tools:
     def make_database(self) -> None:
         """Create the database, or convert it to the present schema. Raises SwitchError.
 
-        A database that cannot be read is replaced: agents write the content of their bridges again.
+        A database that cannot be read is replaced: agents write the content of their bridges again. One that can
+        be read, and cannot be converted (a full disk), is used as it is: ovs-vswitchd needs no newer columns.
         """
         self.data.mkdir(parents=True, exist_ok=True)
         if not self.database.exists():
@@ -82,7 +84,18 @@ class Tools:
             if self._call("ovsdb-tool", "needs-conversion", str(self.database), str(SCHEMA)).strip() == "yes":
                 self._call("ovsdb-tool", "convert", str(self.database), str(SCHEMA))
         except ExitCodeError as error:
-            self._replace_database(str(error))
+            if not self._is_readable():
+                self._replace_database(str(error))
+                return
+            log.error("%s is not converted to the present schema, and is used as it is: %s", self.database, error)
+
+    def _is_readable(self) -> bool:
+        """Return whether ovsdb-tool reads the whole database. Raises SwitchError."""
+        try:
+            self._call("ovsdb-tool", "query", str(self.database), _READ)
+        except ExitCodeError:
+            return False
+        return True
 
     def _replace_database(self, reason: str) -> None:
         """Replace the database by an empty one, and keep the former file, the last of its kind, beside it."""

@@ -45,6 +45,7 @@ assert node in facts.addresses
 ours = {"route_tables": (28003, 28004), "route_protocol": 111, "devices": ("mc-gw0",)}
 monitor = NetlinkMonitor(lambda: None, **ours, nft_table="mcagent")
 monitor.start()
+assert monitor._sockets
 remote = [ipaddress.ip_network("10.20.0.0/16")]
 for backend, wanted in (
     (

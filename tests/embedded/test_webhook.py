@@ -300,6 +300,33 @@ def test_who_comes_to_lead_writes_the_authorities_at_once(api: ApiServer, tmp_pa
     server.close()
 
 
+def test_a_configuration_that_is_missing_leaves_no_other_without_authorities(
+    api: ApiServer, tmp_path: Path
+) -> None:
+    """As an administrator deleted it; API servers would refuse the certificate of the other one."""
+    objects, kind = Objects(api), Kind.MUTATING_WEBHOOK_CONFIGURATION
+    service = {"name": "mcagent-leader", "namespace": NAMESPACE, "path": "/mutate", "port": 443}
+    hook = {"name": "a.b.c", "clientConfig": {"service": service}, "sideEffects": "None"}
+    objects.put(kind, "mcagent-leader", webhooks=[hook | {"admissionReviewVersions": ["v1"]}])
+    server = WebhookServer(("127.0.0.1", 0), {"/mutate": decide})
+    keeper = SecretKeeper(
+        client_of(api, tmp_path),
+        server,
+        namespace=NAMESPACE,
+        service="mcagent-leader",
+        leading=lambda: True,
+        configurations=[Kind.VALIDATING_WEBHOOK_CONFIGURATION, kind],
+        look=0.05,
+        retry=0.05,
+    )
+    keeper.start()
+    until(lambda: keeper.error)
+    assert "validatingwebhookconfigurations" in keeper.error
+    until(lambda: "caBundle" in objects.get(kind, "mcagent-leader")["webhooks"][0]["clientConfig"])
+    keeper.stop()
+    server.close()
+
+
 def test_a_stored_certificate_without_a_readable_date_is_reported(api: ApiServer, tmp_path: Path) -> None:
     """A replica that does not lead serves with it, and reports the error; its thread continues."""
     stored = certificates.current(None, NAMES, datetime.now(UTC))

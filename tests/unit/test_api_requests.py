@@ -241,6 +241,37 @@ def test_credentials_that_cannot_be_read_are_read_again(pool: Pool, kubeconfig: 
     assert pool.requests[0][2]["headers"]["authorization"] == "Bearer second"
 
 
+def test_a_kubeconfig_that_was_replaced_is_read_if_the_server_does_not_answer(
+    pool: Pool, kubeconfig: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may name another server, or another authority of its certificate; one that is the same is not read."""
+    client = Client(str(kubeconfig))
+    first, elsewhere = client.credentials, "http://192.0.2.9:6443"
+    reason = exceptions.SSLError(ssl.SSLCertVerificationError("unable to get local issuer certificate"))
+
+    def fail() -> None:
+        pool.answers = [reason]
+        with pytest.raises(ApiUnreachableError, match="issuer"):
+            client.request("GET", "/a")
+
+    fail()
+    kubeconfig.unlink()
+    fail()
+    assert (client.credentials is first, caplog.messages) == (True, [])
+    kubeconfig.write_text("{")
+    fail()
+    assert client.credentials is first
+    assert f"kubeconfig {kubeconfig}: cannot be used" in caplog.text
+    kubeconfig.write_text(json.dumps(token_kubeconfig(elsewhere, b"", "second")))
+    fail()
+    pool.answers = [Response(b"7")]
+    assert client.request("GET", "/a") == 7
+    assert pool.requests[-1][1] == f"{elsewhere}/a"
+    renewed = client.credentials
+    fail()
+    assert client.credentials is renewed
+
+
 def test_two_threads_whose_credentials_are_refused_read_them_once(pool: Pool, kubeconfig: Path) -> None:
     """The other one's have been replaced by then, and the connections of the new ones stay."""
     client = Client(str(kubeconfig))

@@ -6,6 +6,7 @@ import base64
 import sys
 import traceback
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ import yaml
 
 from mcagent.controller.admin import join_config
 from mcagent.controller.machinery.connection import membership
+from mcagent.http.certificates import self_signed
 from mcagent.kube import bearer
 from mcagent.kube.bearer import bearer_access
 from mcagent.kube.client import Client
 from mcagent.kube.credentials import Credentials, token_kubeconfig
-from mcagent.kube.errors import words_of
+from mcagent.kube.errors import ApiUnreachableError, words_of
 from mcagent.kube.source import RawObject
 from mcagent.model.api.kubernetes import SecretData
 from mcagent.model.errors import InputError, McagentError, SourceError
@@ -284,3 +286,29 @@ def test_no_error_holds_a_token_of_a_manifest(tmp_path: Path) -> None:
 def test_words_for_an_error_that_may_hold_a_header(error: Callable[[str], Exception]) -> None:
     """Only errors of urllib3 and http.client are repeated: the others may quote what was to be sent."""
     assert CANARY not in words_of(error(f"Invalid header value b'Bearer {CANARY}'"))
+
+
+def test_certificates_are_written_again_after_others_deleted_them(tmp_path: Path) -> None:
+    """systemd-tmpfiles deletes files in /tmp that were not read for ten days: no connection was opened."""
+    certificate, key = map(base64.b64encode, self_signed("client", datetime.now(UTC)))
+    pair = {"client-certificate-data": certificate.decode(), "client-key-data": key.decode()}
+    document = with_cluster(server=f"https://{NOWHERE}")
+    document["users"] = [{"name": "u", "user": pair}]
+    path = tmp_path / "kubeconfig"
+    path.write_text(yaml.safe_dump(document))
+    client = Client(str(path))
+    first = client.credentials
+
+    def fail() -> Path:
+        with pytest.raises(ApiUnreachableError, match="connection refused"):
+            client.request("GET", "/version")
+        return Path(client.credentials._configuration.cert_file)
+
+    file = fail()
+    assert client.credentials is first
+    content = file.read_bytes()
+    file.unlink()
+    assert fail().read_bytes() == content
+    renewed = client.credentials
+    fail()
+    assert first is not renewed is client.credentials

@@ -189,6 +189,26 @@ def test_a_directory_that_goes_and_comes(directory: Directory, caplog: pytest.Lo
     assert caplog.messages == [error]
 
 
+def test_a_link_that_cannot_be_followed_holds_up_no_other_file(directory: Directory) -> None:
+    """Its objects stay as those of any file that cannot be read, and the problem names it."""
+    directory.write("a.yaml", "a")
+    directory.write("b.yaml", "b")
+    directory.look()
+    link = directory.path / "b.yaml"
+    link.unlink()
+    link.symlink_to(link)
+    directory.write("a.yaml", "a", "a2")
+    assert directory.look() == ["Node: ADDED a2"]
+    (problem,) = directory.source.problems()
+    assert (problem.subject, problem.reason) == ("file b.yaml", "UnreadableManifest")
+    assert problem.message == "cannot be read: Too many levels of symbolic links; its last good content stays"
+    assert (directory.state.error, directory.state.connected) == ("", True)
+    link.unlink()
+    directory.write("b.yaml", "b2")
+    assert directory.look() == ["Node: ADDED b2", "Node: DELETED b"]
+    assert directory.source.problems() == ()
+
+
 def test_a_directory_that_is_not_there_yet(tmp_path: Path) -> None:
     """Nothing is delivered: no directory is not an empty one."""
     directory = Directory(tmp_path / "later")

@@ -181,8 +181,11 @@ def test_a_share_is_of_the_last_seconds(live: LiveReport) -> None:
     assert shares() == [0.0, 1.0]
 
 
-def test_a_share_is_not_of_all_packets_after_counters_could_not_be_read(live: LiveReport) -> None:
-    """The reading before that counts again."""
+@pytest.mark.parametrize("readings", [(True, False, True), (False, True)])
+def test_a_share_is_not_of_all_packets_after_counters_could_not_be_read(
+    live: LiveReport, readings: tuple[bool, ...]
+) -> None:
+    """The reading before that counts again; without one, the next is the first."""
     now, sent = [0.0], {"mc-3": 1000, "mc-4": 0}
     readable = [True]
 
@@ -191,7 +194,7 @@ def test_a_share_is_not_of_all_packets_after_counters_could_not_be_read(live: Li
         return counters if readable[0] else {}
 
     recent = RecentTraffic(ports, clock=lambda: now[0])
-    for readable[0] in (True, False, True):
+    for readable[0] in readings:
         recent.sample()
         now[0] += SPAN
         sent["mc-4"] += 10

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+from collections.abc import Iterator
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from mcagent.dataplane.netlink import connection
 from mcagent.dataplane.netlink.backend import NetlinkBackend
+from mcagent.dataplane.netlink.links import read_addresses
 from mcagent.dataplane.netlink.routes import (
     LAST_METRIC,
     RTN_THROW,
@@ -25,12 +28,15 @@ from mcagent.dataplane.netlink.routes import (
     parse_route,
     parse_rule,
     put_route,
+    read_all_rules,
+    read_routes,
 )
 from mcagent.model.dataplane.resources import Route, RouteType, Rule
 from mcagent.model.errors import BackendError
 from mcagent.model.net import Address, Network
 from mcagent.model.plan import Step
 
+LOCAL_TABLE = 255  # has a route for each address, also for that of the loopback device
 NUMBERS = st.integers(1, 2**32 - 1)
 DESTINATIONS = st.builds(
     lambda address, length: (
@@ -130,3 +136,29 @@ def test_a_rule_of_the_agents_protocol_is_removed_from_any_table() -> None:
     assert backend._requests(Step(old=former), {}) == [delete_rule(former, 111)]
     with pytest.raises(BackendError, match="table 28010 is not ours"):
         backend._requests(Step(new=former), {})
+
+
+WITHOUT_HANDLERS = 5  # AF_APPLETALK: for rtnetlink as AF_INET6 on a kernel that was booted with ipv6.disable=1
+
+
+@pytest.fixture
+def without_ipv6(monkeypatch: pytest.MonkeyPatch) -> Iterator[connection.NetlinkSocket]:
+    """Give a socket of this kernel, to which the second family is as unfamiliar as a disabled IPv6."""
+    monkeypatch.setattr(connection, "FAMILIES", (connection.AF_INET, WITHOUT_HANDLERS))
+    with contextlib.closing(connection.NetlinkSocket()) as netlink:
+        yield netlink
+
+
+def test_a_kernel_without_ipv6_has_no_policy_rules_of_it(without_ipv6: connection.NetlinkSocket) -> None:
+    """It refuses to list them (EAFNOSUPPORT); those of IPv4 are listed all the same."""
+    rules = [rule for _, rule, _ in read_all_rules(without_ipv6)]
+    assert {rule.family for rule in rules} == {4}
+
+
+def test_a_kernel_without_ipv6_lists_nothing_twice(without_ipv6: connection.NetlinkSocket) -> None:
+    """It answers with all families that it has; a route that is listed twice would be deleted as a stray one."""
+    routes = [(route.destination, route.oif, route.metric) for route in read_routes(without_ipv6, LOCAL_TABLE)]
+    addresses = list(read_addresses(without_ipv6))
+    assert (len(routes), len(addresses)) == (len(set(routes)), len(set(addresses)))
+    assert routes
+    assert addresses

@@ -20,6 +20,7 @@ from mcagent.dataplane.nft.observe import (
     parse_ruleset,
     run_nft,
 )
+from mcagent.doctor.readings import chains
 from mcagent.model.dataplane.resources import GroupEntry, NftChain, NftSet
 from mcagent.model.errors import BackendError
 from mcagent.model.plan import Step
@@ -523,6 +524,18 @@ def program(path: Path, text: str) -> str:
     file.write_text(f"#!/bin/sh\n{text}\n", encoding="ascii")
     file.chmod(0o755)
     return str(file)
+
+
+def test_comments_in_another_encoding_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script of an administrator may have been written in ISO-8859-1."""
+    binary = program(tmp_path, r"printf 'comment \374ber\n'")
+    assert run_nft(["list", "ruleset"], binary=binary) == (0, "comment \N{REPLACEMENT CHARACTER}ber\n", "")
+    saved = r"printf '*filter\n:X - [0:0]\n-A X -m comment --comment \374ber -j ACCEPT\nCOMMIT\n'"
+    (tmp_path / "ip_tables_names").write_text("filter\n")
+    monkeypatch.setattr(chains, "_NET", tmp_path)
+    monkeypatch.setattr(chains, "_LEGACY", {"ip": ("ip_tables_names", program(tmp_path, saved))})
+    (chain,) = chains._legacy("ip")
+    assert (chain.name, len(chain.rules)) == ("X", 1)
 
 
 def test_the_program_gets_arguments_and_script_and_answers_in_english(tmp_path: Path) -> None:

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import json
+import socket
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcagent.agent.config import Settings
+from mcagent.api.status import Status
+from mcagent.dataplane.ovsdb import query
+from mcagent.dataplane.ovsdb.backend import OvsdbBackend
 from mcagent.dataplane.ovsdb.json_stream import StreamParser
+from mcagent.dataplane.ovsdb.observe import BridgeState
+from mcagent.doctor.examined import ExaminedNode
+from mcagent.doctor.readings import switch
+from mcagent.model.config import Config
 
 _text = st.text(alphabet='ab"\\{}[]:, é\n', max_size=8)
 _values = st.recursive(
@@ -44,3 +54,41 @@ def test_what_is_no_json_is_told_as_text() -> None:
     parser.feed("{broken}")
     assert parser.is_done()
     assert isinstance(parser.finish(), str)
+
+
+class Answering(socket.socket):
+    """A connection whose other end answers with single bytes."""
+
+    answer = b""
+
+    def connect(self, _: object) -> None:
+        """Connect to nothing."""
+
+    def sendall(self, *_: object) -> None:
+        """Take a request."""
+        self._parts = iter(self.answer)
+
+    def recv(self, *_: object) -> bytes:
+        """Return the next byte."""
+        return bytes([next(self._parts)])
+
+
+def test_an_answer_that_is_cut_within_a_letter_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other programs' external_ids may have letters of several bytes."""
+    rows = [{"name": "brücke"}]
+    answer = json.dumps({"id": 0, "result": [{"rows": rows}], "error": None}, ensure_ascii=False)
+    monkeypatch.setattr(Answering, "answer", answer.encode())
+    monkeypatch.setattr(socket, "socket", Answering)
+    assert query.select("unix:/run/db.sock", "read", {}) == [rows]
+
+
+def test_the_doctor_of_a_database_without_content_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that was created again after it was lost, and not initialised."""
+    monkeypatch.setattr(OvsdbBackend, "observe", lambda _: {})
+    monkeypatch.setattr(OvsdbBackend, "statistics", lambda _: {})
+    monkeypatch.setattr(OvsdbBackend, "errors", lambda _: {})
+    monkeypatch.setattr(OvsdbBackend, "liveness", lambda _: BridgeState())
+    monkeypatch.setattr(switch, "select", lambda *_: [[]])
+    state = switch.switch(ExaminedNode(Settings(core=Config(node_name="n1")), Status(), readings={}))
+    assert state.away
+    assert "the database is empty" in state.error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import threading
 import time
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
@@ -16,7 +17,16 @@ from hypothesis import strategies as st
 from devtools.waiting import wait_until
 from flows.pipeline.registers import TOS_PROBE
 from mcagent.dataplane import conntrack
-from mcagent.dataplane.conntrack import Prober, TrackedConnection, client_probes, may_be_translated, probe
+from mcagent.dataplane.conntrack import (
+    Concerns,
+    Prober,
+    TrackedConnection,
+    client_probes,
+    may_be_translated,
+    open_connections,
+    probe,
+)
+from mcagent.dataplane.netlink import connection as netlink
 from mcagent.model.errors import BackendError
 from mcagent.model.node_state import AcceptedCluster, ExportedPort, NodeState
 from mcagent.model.plan import Desired
@@ -139,7 +149,7 @@ def test_connections_are_asked_by_a_thread_again_and_after_an_error(monkeypatch:
     sent: list[tuple[int, list[bytes]]] = []
     caller = threading.get_ident()
 
-    def connections() -> list[TrackedConnection]:
+    def connections(_: Concerns) -> list[TrackedConnection]:
         assert threading.get_ident() != caller
         listed.append(time.monotonic())
         if len(listed) == 1:
@@ -161,3 +171,89 @@ def test_connections_are_asked_by_a_thread_again_and_after_an_error(monkeypatch:
         for first in (4001, 4002)
     ]
     assert [(in_port, sorted(frames)) for in_port, frames in sent] == [(7, sorted(frames)) for frames in attempts]
+
+
+ENTRIES = 20_000  # of the fake kernel's table
+PER_MESSAGE = 500
+
+
+def table_entry(client_port: int) -> bytes:
+    """Return an entry of an open TCP connection from 10.10.1.1 to 10.96.0.1:80, as the kernel lists it."""
+    client, server = b"\x0a\x0a\x01\x01", b"\x0a\x60\x00\x01"
+    port, http = client_port.to_bytes(2), (80).to_bytes(2)
+
+    def direction(kind: int, source: bytes, destination: bytes, ports: tuple[bytes, bytes]) -> bytes:
+        ip = netlink.attribute(1, source) + netlink.attribute(2, destination)
+        numbers = netlink.attribute(1, b"\x06") + netlink.attribute(2, ports[0]) + netlink.attribute(3, ports[1])
+        return netlink.attribute(kind, netlink.attribute(1, ip) + netlink.attribute(2, numbers))
+
+    established = netlink.attribute(4, netlink.attribute(1, netlink.attribute(1, b"\x03")))
+    tuples = direction(1, client, server, (port, http)) + direction(2, server, client, (http, port))
+    return struct.pack("!BBH", netlink.AF_INET, 0, 0) + tuples + established
+
+
+class BusyKernel:
+    """A netfilter socket of a kernel that tracks ENTRIES connections."""
+
+    def __init__(self) -> None:
+        self._sequence = self._listed = 0
+
+    def setsockopt(self, *_: int) -> None:
+        """Accept any option."""
+
+    def settimeout(self, _: float) -> None:
+        """Answers come at once."""
+
+    def send(self, request: bytes) -> None:
+        """Take a request."""
+        self._sequence = netlink.NLMSGHDR.unpack_from(request)[3]
+
+    def recv(self, _: int) -> bytes:
+        """Return the next answers."""
+        first, self._listed = self._listed, self._listed + PER_MESSAGE
+        if first >= ENTRIES:
+            return netlink.NLMSGHDR.pack(20, netlink.NLMSG_DONE, 2, self._sequence, 0) + bytes(4)
+        bodies = [table_entry(port) for port in range(first, self._listed)]
+        headers = (netlink.NLMSGHDR.pack(16 + len(body), 0x100, 2, self._sequence, 0) for body in bodies)
+        return b"".join(header + body for header, body in zip(headers, bodies, strict=True))
+
+    def close(self) -> None:
+        """End."""
+
+
+@pytest.mark.parametrize("zones", [(0,), (77,)])
+def test_connections_that_are_not_probed_need_no_memory(
+    monkeypatch: pytest.MonkeyPatch, zones: tuple[int, ...]
+) -> None:
+    """A busy Node tracks a million connections, few of which lead to other clusters; memory is limited."""
+    monkeypatch.setattr(netlink, "_open", lambda *_: BusyKernel())
+    ports = (4000, 4001)
+    expected = {connection("10.10.1.1", "10.96.0.1", port) for port in ports} if zones == (0,) else set()
+    tracemalloc.start()
+    try:
+        listed = open_connections(zones, lambda tracked: tracked.client_port in ports)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert listed == expected
+    assert peak < ENTRIES * 100  # bytes; the entries alone have more
+
+
+def test_only_connections_that_a_loss_concerns_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a gateway: those to other clusters. Of conntrack: those to endpoints of exported Services."""
+    monkeypatch.setattr(conntrack, "PAUSES", (0.0,))
+    service = exported("a", ("10.10.1.1", 80))
+    node_state = replace(state(EAST, WEST), services={"a": service}, service_ids={"a": 5})
+    outgoing, incoming = connection("10.10.1.1", "10.96.0.1"), connection("10.20.1.1", "10.10.1.1")
+    candidates = (outgoing, incoming, connection("10.10.1.1", "198.51.100.1"))
+    listed: list[list[TrackedConnection]] = []
+
+    def connections(concerns: Concerns) -> list[TrackedConnection]:
+        listed.append([candidate for candidate in candidates if concerns(candidate)])
+        return []
+
+    prober = Prober(connections=connections, send=lambda *_: None)
+    prober.gateway_lost(7, Desired(fragments={}, problems=(), state=node_state))
+    wait_until(lambda: listed == [[outgoing]], "a list after the loss of a gateway")
+    prober.state_lost(node_state)
+    wait_until(lambda: listed == [[outgoing], [incoming]], "a list after the loss of conntrack")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 import socket
 import ssl
 import threading
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from mcagent.agent.config import Settings
-from mcagent.agent.lock import node_lock
+from mcagent.agent.lock import BusyError, node_lock
 from mcagent.agent.reports.servers import AgentServers
 from mcagent.cli.common.asking import ask_agent
 from mcagent.http.certificates import FromDirectory, self_signed
@@ -256,6 +257,17 @@ def test_nobody_else_can_hold_the_agents_lock(tmp_path: Path) -> None:
     (tmp_path / "agent.lock").touch(mode=0o644)
     with node_lock(tmp_path):
         assert (tmp_path / "agent.lock").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_full_disk_does_not_keep_the_agent_from_its_node(tmp_path: Path) -> None:
+    """The file's content only names the holder in the message of another agent."""
+    former = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, former[1]))  # bytes that a file may get
+    try:
+        with node_lock(tmp_path), pytest.raises(BusyError, match=r"another agent \(process unknown\)"):
+            node_lock(tmp_path).__enter__()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, former)
 
 
 @pytest.mark.parametrize("head", ["Content-Length: 1000\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n3e8\r\n"])

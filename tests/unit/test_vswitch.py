@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import pytest
 
+from mcagent.vswitch import tools as programs
 from mcagent.vswitch.daemons import Daemons
 from mcagent.vswitch.saved_flows import meter_lines
 from mcagent.vswitch.tools import Tools
@@ -109,3 +110,29 @@ def test_an_end_during_the_start_leaves_datapath_and_saved_flows(
     assert "exit" in calls
     assert "dump-flows" not in calls
     assert saved.exists() is not bool(looks)
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_only_a_database_that_cannot_be_read_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, readable: bool
+) -> None:
+    """On a full disk it cannot be converted, and holds the bridges of all programs all the same."""
+    tools = programs.Tools(run=tmp_path, data=tmp_path)
+    tools.database.write_text("bridges")
+
+    def call(_: programs.Tools, program: str, command: str, *arguments: str) -> str:
+        assert program == "ovsdb-tool"
+        if command == "convert" or (command == "query" and not readable):
+            raise programs.ExitCodeError("ovsdb-tool convert: I/O error: write failed (No space left on device)")
+        if command == "create":
+            Path(arguments[0]).write_text("")
+        return "yes\n"
+
+    monkeypatch.setattr(programs.Tools, "_call", call)
+    tools.make_database()
+    assert tools.database.read_text() == ("bridges" if readable else "")
+    assert ("is used as it is" in caplog.text, "was replaced by an empty one" in caplog.text) == (
+        readable,
+        not readable,
+    )
+    assert "No space left on device" in caplog.text

@@ -20,6 +20,7 @@ from devtools.traffic.exchange import carried
 from devtools.waiting import wait_until
 from mcagent.agent.backends import WireGuardFacts
 from mcagent.agent.config import Settings
+from mcagent.agent.reports.counters import wireguard_report
 from mcagent.api.codec import from_json, to_json
 from mcagent.api.status import DrainStatus, EncryptionStatus, Status
 from mcagent.cli import wireguard
@@ -27,6 +28,7 @@ from mcagent.cli.common.signals import terminable
 from mcagent.cli.drain import Target
 from mcagent.cli.wireguard import our_turn, text
 from mcagent.core.compile import compile_desired
+from mcagent.dataplane.wireguard.backend import WireGuardBackend
 from mcagent.dataplane.wireguard.keys import KeyPair, Keys, KeyStore
 from mcagent.kube import publish
 from mcagent.kube.publish import Publisher
@@ -40,6 +42,7 @@ from mcagent.model.parsing.node_key import NODE_KEY_ANNOTATION, node_key_text
 from mcagent.model.plan import Desired
 from mcagent.model.problem import Problem, Severity
 from mcagent.observe.metrics.agent import Metrics, Sources
+from mcagent.observe.metrics.wireguard import wireguard_metrics
 from mcagent.observe.report import Report
 from mcagent.observe.standard import metrics_text
 from mcagent.observe.wireguard import WireGuardReport, encryption_of, summary_of
@@ -191,6 +194,27 @@ def test_metrics_have_tunnels_and_no_addresses_as_labels() -> None:
     endpoints = [line for line in lines if line.startswith("mcagent_wireguard_peer_endpoint_configured")]
     assert sorted(line.split()[-1] for line in endpoints) == ["0.0", "1.0"]
     assert not any("203.0.113" in line or "240." in line for line in lines)
+
+
+def test_devices_that_cannot_be_read_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No peer is missing then, and no counter falls to 0: Prometheus would take it for a reset."""
+
+    def refuse(_: WireGuardBackend) -> tuple[WireGuardPeerStatus, ...]:
+        raise BackendError("wireguard", "read", "device mc-wg0", "Too many open files")
+
+    monkeypatch.setattr(WireGuardBackend, "statuses", refuse)
+    backend = WireGuardBackend(devices=("mc-wg0",), keys=KeyStore(Path("/none")), run_directory=Path("/none"))
+    backend._userspace.restarts = 3
+    report = wireguard_report(backend)
+    first, second = encryption_of(summary(), report).peers
+    assert {(peer.state, peer.causes) for peer in (first, second)} == {("unknown", ())}
+    assert "could not be read" in first.text
+    desired_state = desired(WireGuardInfo(public_key=OWN, port=51821))
+    samples = [sample for metric in wireguard_metrics(desired_state, report) for sample in metric.samples]
+    names = {sample.name for sample in samples}
+    assert "mcagent_wireguard_peer_sessions" not in names
+    assert not any("device" in sample.labels for sample in samples)
+    assert [sample.value for sample in samples if "restarts" in sample.name] == [3.0]
 
 
 def test_the_keys_of_gateways_are_carried_into_the_entries_that_are_there() -> None:

@@ -138,7 +138,7 @@ def wireguard_report(wireguard: WireGuardBackend) -> WireGuardReport:
         created = wireguard.keys().current.created if peers else 0.0
         return WireGuardReport(peers=peers, key_created=created, restarts=wireguard.restarts, now=time.time())
 
-    return _read(read) or WireGuardReport(now=time.time())
+    return _read(read) or WireGuardReport(restarts=wireguard.restarts, now=time.time(), complete=False)
 
 
 def conntrack_use(control: Control, report: Report) -> TableUse | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 
@@ -24,14 +25,15 @@ class RecentTraffic:
     ) -> None:
         self._ports, self._clock = ports, clock
         self._samples: tuple[tuple[float, Counters], ...] = ()  # two at most, the older one first
+        self._sampled_at = -math.inf
 
     def sample(self) -> None:
         """Read the counters if the last reading is a `SPAN` old."""
         now = self._clock()
-        if not self._samples or now - self._samples[-1][0] >= SPAN:
-            last = self._samples[-1:]
-            counters = self._read() or (last[0][1] if last else {})  # empty: they could not be read
-            self._samples = (*last, (now, counters))
+        if now - self._sampled_at >= SPAN:
+            self._sampled_at, last = now, self._samples[-1:]
+            if counters := self._read() or (last[0][1] if last else {}):  # empty: they could not be read
+                self._samples = (*last, (now, counters))
 
     def __call__(self) -> TunnelCounters:
         """Return the increase of each counter; nothing before a `SPAN` has passed."""

@@ -146,8 +146,8 @@ def text(status: Status) -> str:
 def _tunnel(tunnel: TunnelStatus, gateway: GatewayStatus | None) -> tuple[str, ...]:
     """Return a row. `gateway`: the peer, if it is one; the port of a tunnel is up whether it answers or not."""
     counters = tunnel.statistics
-    state = "missing" if not tunnel.exists else "down" if tunnel.up is False else "up"
-    if state == "up" and gateway is not None and not gateway.live:
+    state = "missing" if not tunnel.exists else {True: "up", False: "down", None: "unknown"}[tunnel.up]
+    if state in ("up", "unknown") and gateway is not None and not gateway.live:
         state = "NOT LIVE"
     return (
         tunnel.name,

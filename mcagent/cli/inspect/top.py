@@ -61,11 +61,10 @@ Key = tuple[str, str, str]  # Node, cluster ("": this one), the gateway's or Nod
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """The counters of one tunnel, and whether its peer is used. `counted`: its agent could read the counters."""
+    """The counters of one tunnel, and whether its peer is used."""
 
     counters: Mapping[str, int]
     live: bool
-    counted: bool = True
 
 
 Readings = Mapping[Key, Reading]
@@ -121,12 +120,12 @@ def _pictures(args: argparse.Namespace, agents: Agents, seconds: float) -> Itera
 
 
 def readings(statuses: Mapping[str, Status], *, local: bool) -> dict[Key, Reading]:
-    """Return the counters of all tunnels of these Nodes; `local`: those inside a cluster, too."""
+    """Return the counters of the tunnels that these Nodes could read; `local`: those inside a cluster, too."""
     readings_by_key = {}
     for node, status in statuses.items():
         gateways = status.gateways_by_tunnel
         for tunnel in status.tunnels:
-            if not tunnel.remote and not local:
+            if (not tunnel.remote and not local) or (tunnel.exists and tunnel.up is None):  # not read this time
                 continue
             gateway = gateways.get(tunnel.name)
             live = tunnel.exists and tunnel.up is not False if gateway is None else gateway.live
@@ -135,7 +134,7 @@ def readings(statuses: Mapping[str, Status], *, local: bool) -> dict[Key, Readin
                 for name, statistics in _COUNTERS.items()
             }
             key = (tunnel.peer, tunnel.remote_ip) if tunnel.remote else ("", tunnel.peer)
-            readings_by_key[node, *key] = Reading(counters=counters, live=live, counted=tunnel.exists)
+            readings_by_key[node, *key] = Reading(counters=counters, live=live)
     return readings_by_key
 
 
@@ -153,10 +152,7 @@ def rates(
 
     def rate(keys: list[Key], counter: str) -> float:
         pairs = ((before.get(key, after[key]), after[key]) for key in keys)
-        counts = (
-            (old.counters[counter], new.counters[counter]) for old, new in pairs if old.counted and new.counted
-        )
-        return sum(_increase(old, new) for old, new in counts) / seconds
+        return sum(_increase(old.counters[counter], new.counters[counter]) for old, new in pairs) / seconds
 
     rows = (
         TrafficRow(

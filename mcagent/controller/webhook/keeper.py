@@ -111,8 +111,7 @@ class SecretKeeper(Keeper):
             self._server.use(context_of(material.certificate, material.key))
             self._used, self.expires = material, expiry(material.certificate)
         if self._leading():
-            for kind, name in self._configurations:
-                self._trust(kind, name, material)
+            self._trust_all(material)
 
     def _path(self, name: str = "") -> str:
         return object_path(Kind.SECRET, self._namespace, name)
@@ -146,6 +145,17 @@ class SecretKeeper(Keeper):
         body = {**stored, "data": {**(stored.get("data") or {}), **_data(material)}}
         self._client.request("PUT", self._path(self.secret), body=body, timeout=10.0)
         return material
+
+    def _trust_all(self, material: Material) -> None:
+        """Put the authorities into all configurations that are there. Raises SourceError if one is missing."""
+        errors: list[SourceError] = []
+        for kind, name in self._configurations:
+            try:
+                self._trust(kind, name, material)
+            except SourceError as err:
+                errors.append(err)
+        if errors:
+            raise errors[0]
 
     def _trust(self, kind: Kind, name: str, material: Material) -> None:
         """Put the authorities into a configuration of this webhook."""

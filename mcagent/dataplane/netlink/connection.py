@@ -17,7 +17,7 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from mcagent.model.errors import BackendError
@@ -53,6 +53,8 @@ CHUNK = 256  # messages per send: their acknowledgements fit into the receive bu
 RECEIVE_BUFFER = 4 << 20  # bytes, of a socket for requests
 EVENT_BUFFER = 8 << 20  # bytes: bursts of tens of thousands of events
 TIMEOUT = 10.0  # seconds; the kernel answers at once, so this only ends a deadlock
+# Errors that mean an empty list: no such routing table yet; no policy rules of a family that the kernel lacks.
+_NONE = frozenset({errno.ENOENT, errno.EAFNOSUPPORT})
 DUMP_ATTEMPTS = 5  # a dump is interrupted when the listed table changes meanwhile
 
 
@@ -186,14 +188,22 @@ class NetlinkSocket:
             raise BackendError("netlink", "send", f"{len(requests)} requests", str(error)) from None
         return outcome
 
-    def dump(self, kind: int, payload: bytes) -> list[bytes]:
+    def dump(self, kind: int, payload: bytes, select: Callable[[bytes], bool] = lambda _: True) -> list[bytes]:
         """Send a dump request and return the payloads of its answers; empty if the kernel has no such table.
 
-        Raises BackendError when the kernel refuses it, or the listing changes faster than it can be read.
+        Payloads for which `select` is false are dropped at once, so that they need no memory; it may be called
+        again for all of them. Raises BackendError when the kernel refuses the request, or the listing changes
+        faster than it can be read.
         """
+        requested = payload[0]  # the family is the first byte of requests and answers
+
+        def is_selected(body: bytes) -> bool:
+            # Without IPv6 (ipv6.disable=1) the kernel lists IPv4 in its place (rtnetlink_rcv_msg, rtnl_dump_all).
+            return requested in (AF_UNSPEC, body[0]) and select(body)
+
         for _ in range(DUMP_ATTEMPTS):
-            answers, refusal, consistent = self._query(kind, NLM_F_DUMP, payload)
-            if refusal is not None and refusal.errno != errno.ENOENT:  # ENOENT: no such routing table yet
+            answers, refusal, consistent = self._query(kind, NLM_F_DUMP, payload, is_selected)
+            if refusal is not None and refusal.errno not in _NONE:
                 raise _list_error(kind, str(refusal))
             if consistent:
                 return answers
@@ -225,8 +235,10 @@ class NetlinkSocket:
                     outcome[place] = _refusal(payload, message_flags)
         return outcome
 
-    def _query(self, kind: int, flags: int, payload: bytes) -> tuple[list[bytes], NetlinkRefusal | None, bool]:
-        """Send a request; return the answers, the kernel's error, and whether the dump is consistent."""
+    def _query(
+        self, kind: int, flags: int, payload: bytes, select: Callable[[bytes], bool] = lambda _: True
+    ) -> tuple[list[bytes], NetlinkRefusal | None, bool]:
+        """Send a request; return the selected answers, the kernel's error, and whether the dump is consistent."""
         self._sequence += 1
         expected = self._sequence
         answers: list[bytes] = []
@@ -241,7 +253,8 @@ class NetlinkSocket:
                     consistent = consistent and not message_flags & NLM_F_DUMP_INTR
                     if answer in {NLMSG_ERROR, NLMSG_DONE}:
                         return answers, _refusal(body, message_flags) if len(body) >= 4 else None, consistent
-                    answers.append(body)
+                    if select(body):
+                        answers.append(body)
         except OSError as error:
             raise _list_error(kind, str(error)) from None
 

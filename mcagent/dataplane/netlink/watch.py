@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import select
 import socket
 import threading
@@ -38,6 +39,9 @@ from mcagent.dataplane.netlink.routes import (
 from mcagent.model.errors import BackendError
 from mcagent.supervised import Supervised
 
+log = logging.getLogger(__name__)
+
+RETRY = 5.0  # seconds between attempts to open the sockets
 BURST = 1000  # events read before the loop is woken
 # Multicast groups of linux/rtnetlink.h as bits: LINK, NEIGH, IPV4_IFADDR, IPV4_ROUTE, IPV4_RULE,
 # IPV6_IFADDR, IPV6_ROUTE, IPV6_RULE, IPV4_NETCONF.
@@ -81,13 +85,14 @@ class NetlinkMonitor:
         self._ours: set[int] = set()  # indexes of the agent's devices
         self._mtus: dict[int, int] = {}  # of foreign devices with an address, one of which is the uplink
         self._sockets: list[socket.socket] = []
+        self._error = ""  # why they could not be opened last
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self._stop_reader, self._stop_writer = socket.socketpair()
 
     def start(self) -> None:
-        """Start watching. Raises BackendError when sockets cannot be opened."""
-        self._sockets = self._open()
+        """Start watching. The thread opens the sockets again where that fails now."""
+        self._sockets = self._try_open()
         self._thread = Supervised(self._run, name="netlink-monitor", until=self._stopping)
         self._thread.start()
 
@@ -103,6 +108,18 @@ class NetlinkMonitor:
         self._stop_writer.close()
 
     # --- sockets ----------------------------------------------------------------------------------------
+
+    def _try_open(self) -> list[socket.socket]:
+        """Open the event sockets; return none where that fails, which is logged."""
+        try:
+            sockets = self._open()
+        except BackendError as error:
+            if str(error) != self._error:
+                log.error("%s: changes in the kernel are noticed only when all is read again", error)
+            self._error = str(error)
+            return []
+        self._error = ""
+        return sockets
 
     def _open(self) -> list[socket.socket]:
         """Open the event sockets before reading the devices, so that no change between is missed."""
@@ -129,12 +146,15 @@ class NetlinkMonitor:
 
     def _run(self) -> None:
         """Watch until stopped. After an error Supervised calls this again, which opens new sockets."""
-        while True:
+        while not self._stopping.is_set():
             if not self._sockets:
-                self._sockets = self._open()
+                self._sockets = self._try_open()
+                if not self._sockets:
+                    self._stopping.wait(RETRY)
+                    continue
                 self._wake()  # a full observation finds changes whose events were lost
             try:
-                return self._watch(self._sockets)
+                self._watch(self._sockets)
             except OSError as error:
                 if error.errno != errno.ENOBUFS:
                     raise

@@ -227,6 +227,7 @@ def run_nft(arguments: Sequence[str], stdin: str = "", *, binary: str = "nft") -
             input=stdin,
             capture_output=True,
             text=True,
+            errors="replace",  # comments of other programs
             timeout=TIMEOUT,
             check=False,
             env={**os.environ, "LC_ALL": "C"},

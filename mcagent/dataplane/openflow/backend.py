@@ -183,11 +183,12 @@ class OpenFlowBackend:
     def send_each(self, frames: Sequence[tuple[int, bytes]]) -> None:
         """Send each frame out by its port, without the flows, on the watch's connection; from any thread.
 
-        Errors of Open vSwitch are not reported. Raises BackendError when there is no connection.
+        Errors of Open vSwitch are not reported. Raises BackendError when there is no connection, or ovs-vswitchd
+        does not read it.
         """
         sent = b"".join(packet_out(PORT_CONTROLLER, frame, (port,)) for port, frame in frames)
         if self._watch is None or not self._watch.send(sent):
-            raise BackendError("openflow", "send packets", self.socket, "not connected")
+            raise BackendError("openflow", "send packets", self.socket, "not connected, or not read")
 
     def watch(
         self,

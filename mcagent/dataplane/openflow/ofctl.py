@@ -7,6 +7,7 @@ bundle in under 2 ms. Owns these processes. Must not know what the texts mean.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import subprocess
 import threading
@@ -46,6 +47,8 @@ class Ofctl:
         if prepared is not None:
             assert prepared.stdin is not None
             try:
+                if fcntl.fcntl(prepared.stdin, fcntl.F_GETPIPE_SZ) < len(data):
+                    raise OSError("the pipe is smaller than usual: root has too many (pipe-user-pages-soft)")
                 os.write(prepared.stdin.fileno(), data)  # one call, into an empty pipe that has room for all of it
             except OSError:
                 _end(prepared)

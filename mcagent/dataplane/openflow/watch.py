@@ -78,27 +78,35 @@ class BridgeWatch:
             if self._connection is not None:
                 # Changes reported before the answer to this request were made before it.
                 self._echoes += 1
-                with contextlib.suppress(OSError):  # its thread detects it
-                    self._connection.sendall(openflow.message(openflow.ECHO_REQUEST))
+                if not self._transmit(self._connection, openflow.message(openflow.ECHO_REQUEST)):
+                    self._abort(self._connection)
 
     def send(self, messages: bytes) -> bool:
-        """Send messages that have no answer; errors are ignored. Return False without a connection."""
+        """Send messages that have no answer; return False without a connection, or if ovs-vswitchd reads none."""
         with self._lock:
-            if self._connection is None:
-                return False
-            try:
-                self._connection.sendall(messages)
-            except OSError:  # its thread detects it
-                return False
-        return True
+            return self._connection is not None and self._transmit(self._connection, messages)
+
+    def _transmit(self, connection: OpenFlowConnection, messages: bytes) -> bool:
+        """Send without waiting, because callers hold the lock, which the control loop needs, too."""
+        try:
+            if connection.send(messages, socket.MSG_DONTWAIT) == len(messages):
+                return True
+        except OSError:  # there is no room, or the connection has ended, which its thread detects
+            return False
+        self._abort(connection)  # after a part of a message
+        return False
+
+    def _abort(self, connection: OpenFlowConnection) -> None:
+        """End the connection; its thread opens another one."""
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """End the thread."""
         self._closed.set()
         with self._lock:
             if self._connection is not None:
-                with contextlib.suppress(OSError):
-                    self._connection.shutdown(socket.SHUT_RDWR)
+                self._abort(self._connection)
         self._thread.join(TIMEOUT)
 
     def _run(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import socket
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ def select(remote: str, operation: str, *selects: Mapping[str, Any]) -> list[lis
     """
     params: Sequence[Any] = ["Open_vSwitch", *selects]
     request = {"id": 0, "method": "transact", "params": params}
-    answer = StreamParser()
+    answer, decoder = StreamParser(), codecs.getincrementaldecoder("utf-8")()
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(TIMEOUT)
@@ -30,7 +31,7 @@ def select(remote: str, operation: str, *selects: Mapping[str, Any]) -> list[lis
                 part = connection.recv(1 << 20)
                 if not part:
                     raise OSError("connection closed")
-                answer.feed(part.decode())
+                answer.feed(decoder.decode(part))
         return [list(result["rows"]) for result in answer.finish()["result"]]
     except OSError as error:
         raise BackendError("ovsdb", operation, remote, error.strerror or str(error)) from None

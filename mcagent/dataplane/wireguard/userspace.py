@@ -133,10 +133,16 @@ class WireGuardGo:
                     cwd="/",
                     env={"PATH": os.environ.get("PATH", os.defpath), "LOG_LEVEL": "error"},
                 )
+            try:
+                record = self._record.with_suffix(".new")
+                record.write_text(json.dumps({"pid": child.pid}))
+                record.rename(self._record)
+            except OSError:
+                # Without its record it would not be used, and would occupy the TUN device for good.
+                child.kill()
+                child.wait()
+                raise
             _CHILDREN[child.pid] = child
-            record = self._record.with_suffix(".new")
-            record.write_text(json.dumps({"pid": child.pid}))
-            record.rename(self._record)
         except OSError as error:
             raise self._error("start", f"{error.filename or BINARY}: {error.strerror}") from None
         self._wait_ready(child)

@@ -53,7 +53,7 @@ def _legacy(family: str) -> Iterator[ForeignChain]:
     if not tables:
         return
     try:
-        done = subprocess.run([program], capture_output=True, text=True, timeout=5, check=False)
+        done = subprocess.run([program], capture_output=True, text=True, errors="replace", timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         reason = f"{error}; run mcagent doctor where {program} is installed, in the namespaces of this Node"
         raise BackendError(program, "list", f"tables {', '.join(tables)}", reason) from None

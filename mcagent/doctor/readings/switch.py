@@ -65,13 +65,17 @@ def switch(node: ExaminedNode) -> Switch:
         resources = backend.observe().values()
         statistics, errors = backend.statistics(), backend.errors()
         tunnels = backend.liveness().tunnels
-        ((root,),) = select(remote, "read", _ROOT)
+        (roots,) = select(remote, "read", _ROOT)
     except BackendError as error:
         return Switch(error=str(error))
     finally:
         backend.close()
     datapath = next((resource.datapath for resource in resources if isinstance(resource, Bridge)), None)
-    is_waiting = [HOLD, "true"] in root[_CONFIG][1]
+    if not roots:
+        return Switch(
+            error=f"{remote}: the database is empty: it has no row in table Open_vSwitch (ovs-vsctl init)"
+        )
+    is_waiting = [HOLD, "true"] in roots[0][_CONFIG][1]
     if datapath is None:
         return Switch(is_waiting=is_waiting)
     socket = f"unix:{remote.removeprefix('unix:').rpartition('/')[0]}/{bridge}.mgmt"

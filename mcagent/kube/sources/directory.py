@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 # device, inode, size, mtime and ctime in ns; a change of owner or mode, which may permit to read it, changes ctime
 Signature = tuple[int, int, int, int, int]
 _NEVER: Signature = (0, 0, 0, 0, 0)
+_UNKNOWN: Signature = (0, 0, -1, 0, 0)  # of a link that cannot be followed
 Objects = Mapping[Kind, Mapping[str, ApiObject]]  # by kind and key
 
 
@@ -176,6 +177,11 @@ class DirectorySource:
                 status = entry.stat()
             except FileNotFoundError:
                 continue  # removed since, or a dangling link
+            except OSError:
+                if not entry.is_symlink():
+                    raise
+                signatures[entry.name] = _UNKNOWN  # the error of reading it is its problem
+                continue
             times = (status.st_mtime_ns, status.st_ctime_ns)
             signatures[entry.name] = (status.st_dev, status.st_ino, status.st_size, *times)
         return signatures

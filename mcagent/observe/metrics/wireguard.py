@@ -76,11 +76,13 @@ def _of_peers(
     yield gauge("mcagent_wireguard_peer_unencrypted", text, labels, clear)
     text = "WireGuard devices on which a peer has a session."
     sessions = [(values, len(session_ages(end, statuses, report.now))) for values, end in ends if end.public_key]
+    sessions = sessions if report.complete else []
     yield gauge("mcagent_wireguard_peer_sessions", text, labels, sessions)
 
 
 def _of_devices(summary: EncryptionState, report: WireGuardReport) -> Iterator[Metric]:
-    by_device = {name: [peer for peer in report.peers if peer.device == name] for name in summary.devices}
+    devices = summary.devices if report.complete else ()  # a 0 would be a reset of the counters
+    by_device = {name: [peer for peer in report.peers if peer.device == name] for name in devices}
     received = [([name], sum(peer.received for peer in peers)) for name, peers in by_device.items()]
     text = "Encrypted bytes that a WireGuard device received."
     yield counter("mcagent_wireguard_device_receive_bytes", text, ["device"], received)

@@ -47,6 +47,9 @@ def examine(node: ExaminedNode) -> Iterator[CheckFinding]:
         yield CHECK.skipped("only the agent knows the peers, and it does not answer")
         return
     peers = node.status.encryption.peers if node.status.encryption is not None else ()
+    if any(peer.state == "unknown" for peer in peers):
+        yield CHECK.skipped("the agent could not read WireGuard's devices: its log says why")
+        return
     for peer in peers:
         gateway = f"{f'Node {peer.node}' if peer.node else peer.cluster} {peer.gateway}".strip()
         likely = f"; likely: {peer.causes[0]}" if peer.causes else ""
